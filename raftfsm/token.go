@@ -1,0 +1,55 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"errors"
+)
+
+// Token fences a delivery (promise P6): for one timer (Epoch, Revision, Attempt) only grows from delivery to delivery.
+type Token struct {
+	Shard           uint32
+	Epoch, Revision uint64
+	// Attempt is the number of failed deliveries before this one.
+	Attempt       uint32
+	Namespace, ID string
+}
+
+const tokenVersion = 1
+
+var errToken = errors.New("token is not one of ours")
+
+// Append writes the token in its opaque form.
+func (t Token) Append(b []byte) []byte {
+	b = append(b, tokenVersion)
+	b = binary.AppendUvarint(b, uint64(t.Shard))
+	b = binary.AppendUvarint(b, t.Epoch)
+	b = binary.AppendUvarint(b, t.Revision)
+	b = binary.AppendUvarint(b, uint64(t.Attempt))
+	b = append(b, byte(len(t.Namespace)))
+	b = append(b, t.Namespace...)
+	return append(b, t.ID...)
+}
+
+// ParseToken reads the opaque form; a token that is not one of ours is an error.
+func ParseToken(b []byte) (Token, error) {
+	if len(b) == 0 || b[0] != tokenVersion {
+		return Token{}, errToken
+	}
+	b = b[1:]
+	var numbers [4]uint64
+	for i := range numbers {
+		v, n := binary.Uvarint(b)
+		if n <= 0 {
+			return Token{}, errToken
+		}
+		numbers[i], b = v, b[n:]
+	}
+	if numbers[0] > 1<<16 || numbers[3] > 1<<32-1 || len(b) < 1 || len(b) < 1+int(b[0]) {
+		return Token{}, errToken
+	}
+	namespace, id := string(b[1:1+b[0]]), string(b[1+b[0]:])
+	if namespace == "" || id == "" || len(id) > MaxIDBytes {
+		return Token{}, errToken
+	}
+	return Token{uint32(numbers[0]), numbers[1], numbers[2], uint32(numbers[3]), namespace, id}, nil
+}

@@ -1,0 +1,30 @@
+package transport
+
+import (
+	"context"
+
+	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	"github.com/carillon-timers/carillon/raftfsm"
+)
+
+// Outcome is what became of one command: a result, or one of the errors of package shard.
+type Outcome struct {
+	raftfsm.Result
+	Err error
+}
+
+// Backend is what the gRPC server needs of a node. All calls end with their context.
+type Backend interface {
+	// Apply routes each command to the leader of its timer's shard, joined with what else goes there, and answers in
+	// the order of the commands.
+	Apply(ctx context.Context, commands []*raftfsm.Command) []Outcome
+	// Get is a linearizable read of one timer.
+	Get(ctx context.Context, namespace, id string) (raftfsm.Status, error)
+	// List reads a page over all shards.
+	List(ctx context.Context, query raftfsm.ListQuery) (raftfsm.ListPage, error)
+	// Shards is the number of shards of the cluster; 0 before the cluster is formed.
+	Shards() int
+	Status(ctx context.Context) (*carillonv1.StatusResponse, error)
+	Members(ctx context.Context) (*carillonv1.MembersResponse, error)
+	ShardList(ctx context.Context) (*carillonv1.ShardsResponse, error)
+}
