@@ -1,0 +1,70 @@
+# Carillon. `make help` lists what there is; CI calls nothing but make.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+
+BIN        := bin/carillon
+VERSION    ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS    := -s -w -X main.version=$(VERSION)
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME   ?= 20s
+KILLS      ?= 20
+
+.PHONY: help build run test check fmt vet static fresh race sim fuzz bench jepsen proto cluster image compose clean
+
+help: ## show this list
+	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+build: ## build the one binary, bin/carillon (static)
+	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/carillon
+
+run: build ## build it and start a three-node cluster in one process
+	$(BIN) dev
+
+test: ## run all tests
+	go test ./...
+
+check: fmt vet static fresh race ## all that must hold: format, vet, staticcheck, fresh generated code, tests with the race detector
+
+fmt:
+	@bad=$$(gofmt -l $$(git ls-files '*.go' | grep -v '\.pb\.go$$')); \
+	if [ -n "$$bad" ]; then echo "gofmt would change:"; echo "$$bad"; exit 1; fi
+
+vet:
+	go vet ./...
+
+static:
+	go run $(STATICCHECK) ./...
+
+fresh: proto
+	@changed=$$(git status --porcelain -- proto); \
+	if [ -n "$$changed" ]; then echo "generated code is not fresh, run make proto and commit:"; echo "$$changed"; exit 1; fi
+
+race: ## run all tests with the race detector
+	go test -race ./...
+
+sim: ## only the simulations: clusters in a bubble of fake time, ten times
+	go test -race -count=10 -run 'Sim' ./shard/... ./transport/... ./node/...
+
+fuzz: ## fuzz each decoder and model for FUZZTIME (20s)
+	@set -e; for pkg in $$(go list ./...); do \
+	  for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; done; done
+
+bench: ## the benchmarks of the wheel, the queue, the executor and the state
+	cd wheel/bench && go run .
+	go test -run '^$$' -bench . -benchmem ./wheel/... ./raftfsm/... ./shard/... ./transport/...
+
+jepsen: build ## kill the leaders of a real three-process cluster KILLS (20) times and judge what clients saw
+	go run ./jepsen-lite -binary $(BIN) -kills $(KILLS)
+
+cluster: build ## start three server processes on loopback, stop them with Ctrl-C
+	deploy/local-cluster.sh $(BIN)
+
+image: ## build the container image carillon:dev from scratch
+	deploy/build-image.sh
+
+proto: ## generate the protobuf code
+	cd proto/gen && go run .
+
+clean: ## remove what was built
+	rm -rf bin jepsen-lite/out
