@@ -576,7 +576,10 @@ type Cancel struct {
 	ExpectedRevision uint64                 `protobuf:"varint,3,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
 	RequestId        []byte                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Firing is set by the leader when a delivery had been, or may have been, handed out.
-	Firing        bool `protobuf:"varint,5,opt,name=firing,proto3" json:"firing,omitempty"`
+	Firing bool `protobuf:"varint,5,opt,name=firing,proto3" json:"firing,omitempty"`
+	// Hold is the leader's own number for what it does not hand out while this command is on its way; it means nothing to
+	// other replicas. So in Complete and Retry.
+	Hold          uint64 `protobuf:"varint,6,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -644,6 +647,13 @@ func (x *Cancel) GetFiring() bool {
 		return x.Firing
 	}
 	return false
+}
+
+func (x *Cancel) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
+	}
+	return 0
 }
 
 type Reschedule struct {
@@ -747,6 +757,7 @@ type Complete struct {
 	Attempt   uint32                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// TokenEpoch is the epoch under which the delivery was handed out.
 	TokenEpoch    uint64 `protobuf:"varint,5,opt,name=token_epoch,json=tokenEpoch,proto3" json:"token_epoch,omitempty"`
+	Hold          uint64 `protobuf:"varint,6,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -816,6 +827,13 @@ func (x *Complete) GetTokenEpoch() uint64 {
 	return 0
 }
 
+func (x *Complete) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
+	}
+	return 0
+}
+
 // Retry moves a timer to its next attempt, if the revision and the attempt are still those of the delivery.
 type Retry struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -830,6 +848,7 @@ type Retry struct {
 	DelayMs       int64  `protobuf:"varint,7,opt,name=delay_ms,json=delayMs,proto3" json:"delay_ms,omitempty"`
 	HasDelay      bool   `protobuf:"varint,8,opt,name=has_delay,json=hasDelay,proto3" json:"has_delay,omitempty"`
 	Error         string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	Hold          uint64 `protobuf:"varint,10,opt,name=hold,proto3" json:"hold,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -925,6 +944,13 @@ func (x *Retry) GetError() string {
 		return x.Error
 	}
 	return ""
+}
+
+func (x *Retry) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
+	}
+	return 0
 }
 
 // Record is a pending timer in a snapshot.
@@ -1035,7 +1061,9 @@ type Finished struct {
 	FinishedMs int64  `protobuf:"varint,8,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
 	Queue      string `protobuf:"bytes,9,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Firing is set if a cancel answered FIRING.
-	Firing        bool `protobuf:"varint,10,opt,name=firing,proto3" json:"firing,omitempty"`
+	Firing bool `protobuf:"varint,10,opt,name=firing,proto3" json:"firing,omitempty"`
+	// Sequence counts the timers that finished on this shard; a gap is one that was scheduled anew.
+	Sequence      uint64 `protobuf:"varint,11,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1140,6 +1168,13 @@ func (x *Finished) GetFiring() bool {
 	return false
 }
 
+func (x *Finished) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
 // Request is a remembered write.
 type Request struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1220,17 +1255,20 @@ func (x *Request) GetAtMs() int64 {
 
 // SnapshotHeader opens a snapshot; counts let the reader size its tables.
 type SnapshotHeader struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	ClockMs       int64                  `protobuf:"varint,3,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
-	EpochClockMs  int64                  `protobuf:"varint,4,opt,name=epoch_clock_ms,json=epochClockMs,proto3" json:"epoch_clock_ms,omitempty"`
-	Accepted      uint64                 `protobuf:"varint,5,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	Records       uint64                 `protobuf:"varint,6,opt,name=records,proto3" json:"records,omitempty"`
-	Finished      uint64                 `protobuf:"varint,7,opt,name=finished,proto3" json:"finished,omitempty"`
-	Requests      uint64                 `protobuf:"varint,8,opt,name=requests,proto3" json:"requests,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	state        protoimpl.MessageState `protogen:"open.v1"`
+	Index        uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	Epoch        uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	ClockMs      int64                  `protobuf:"varint,3,opt,name=clock_ms,json=clockMs,proto3" json:"clock_ms,omitempty"`
+	EpochClockMs int64                  `protobuf:"varint,4,opt,name=epoch_clock_ms,json=epochClockMs,proto3" json:"epoch_clock_ms,omitempty"`
+	Accepted     uint64                 `protobuf:"varint,5,opt,name=accepted,proto3" json:"accepted,omitempty"`
+	Records      uint64                 `protobuf:"varint,6,opt,name=records,proto3" json:"records,omitempty"`
+	Finished     uint64                 `protobuf:"varint,7,opt,name=finished,proto3" json:"finished,omitempty"`
+	Requests     uint64                 `protobuf:"varint,8,opt,name=requests,proto3" json:"requests,omitempty"`
+	// The sequences of the last finished timer and of the last remembered write; those of the writes have no gap.
+	FinishedSequence uint64 `protobuf:"varint,9,opt,name=finished_sequence,json=finishedSequence,proto3" json:"finished_sequence,omitempty"`
+	RequestSequence  uint64 `protobuf:"varint,10,opt,name=request_sequence,json=requestSequence,proto3" json:"request_sequence,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *SnapshotHeader) Reset() {
@@ -1319,6 +1357,75 @@ func (x *SnapshotHeader) GetRequests() uint64 {
 	return 0
 }
 
+func (x *SnapshotHeader) GetFinishedSequence() uint64 {
+	if x != nil {
+		return x.FinishedSequence
+	}
+	return 0
+}
+
+func (x *SnapshotHeader) GetRequestSequence() uint64 {
+	if x != nil {
+		return x.RequestSequence
+	}
+	return 0
+}
+
+// SnapshotTrailer closes a snapshot.
+type SnapshotTrailer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Messages is the number of records, finished timers and requests before it.
+	Messages uint64 `protobuf:"varint,1,opt,name=messages,proto3" json:"messages,omitempty"`
+	// StateHash is the hash of the state, computed anew by the reader.
+	StateHash     uint64 `protobuf:"varint,2,opt,name=state_hash,json=stateHash,proto3" json:"state_hash,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SnapshotTrailer) Reset() {
+	*x = SnapshotTrailer{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SnapshotTrailer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SnapshotTrailer) ProtoMessage() {}
+
+func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
+func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *SnapshotTrailer) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *SnapshotTrailer) GetStateHash() uint64 {
+	if x != nil {
+		return x.StateHash
+	}
+	return 0
+}
+
 // CommandList and ResultList carry commands from the node that was asked to the node that leads.
 type CommandList struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1329,7 +1436,7 @@ type CommandList struct {
 
 func (x *CommandList) Reset() {
 	*x = CommandList{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[14]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1341,7 +1448,7 @@ func (x *CommandList) String() string {
 func (*CommandList) ProtoMessage() {}
 
 func (x *CommandList) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[14]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1354,7 +1461,7 @@ func (x *CommandList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandList.ProtoReflect.Descriptor instead.
 func (*CommandList) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CommandList) GetCommands() []*Command {
@@ -1379,7 +1486,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[15]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1391,7 +1498,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[15]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1404,7 +1511,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -1451,7 +1558,7 @@ type ResultList struct {
 
 func (x *ResultList) Reset() {
 	*x = ResultList{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[16]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1570,7 @@ func (x *ResultList) String() string {
 func (*ResultList) ProtoMessage() {}
 
 func (x *ResultList) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[16]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1583,7 @@ func (x *ResultList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultList.ProtoReflect.Descriptor instead.
 func (*ResultList) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ResultList) GetResults() []*Result {
@@ -1536,14 +1643,15 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\tif_exists\x18\f \x01(\rR\bifExists\x12+\n" +
 	"\x11expected_revision\x18\r \x01(\x04R\x10expectedRevision\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x0e \x01(\fR\trequestId\"\x9a\x01\n" +
+	"request_id\x18\x0e \x01(\fR\trequestId\"\xae\x01\n" +
 	"\x06Cancel\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12+\n" +
 	"\x11expected_revision\x18\x03 \x01(\x04R\x10expectedRevision\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x04 \x01(\fR\trequestId\x12\x16\n" +
-	"\x06firing\x18\x05 \x01(\bR\x06firing\"\xd3\x01\n" +
+	"\x06firing\x18\x05 \x01(\bR\x06firing\x12\x12\n" +
+	"\x04hold\x18\x06 \x01(\x04R\x04hold\"\xd3\x01\n" +
 	"\n" +
 	"Reschedule\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
@@ -1553,14 +1661,15 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\bis_delay\x18\x05 \x01(\bR\aisDelay\x12+\n" +
 	"\x11expected_revision\x18\x06 \x01(\x04R\x10expectedRevision\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\a \x01(\fR\trequestId\"\x8f\x01\n" +
+	"request_id\x18\a \x01(\fR\trequestId\"\xa3\x01\n" +
 	"\bComplete\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
 	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x18\n" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x1f\n" +
 	"\vtoken_epoch\x18\x05 \x01(\x04R\n" +
-	"tokenEpoch\"\xf1\x01\n" +
+	"tokenEpoch\x12\x12\n" +
+	"\x04hold\x18\x06 \x01(\x04R\x04hold\"\x85\x02\n" +
 	"\x05Retry\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
@@ -1571,7 +1680,9 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\x06due_ms\x18\x06 \x01(\x03R\x05dueMs\x12\x19\n" +
 	"\bdelay_ms\x18\a \x01(\x03R\adelayMs\x12\x1b\n" +
 	"\thas_delay\x18\b \x01(\bR\bhasDelay\x12\x14\n" +
-	"\x05error\x18\t \x01(\tR\x05error\"\xe8\x01\n" +
+	"\x05error\x18\t \x01(\tR\x05error\x12\x12\n" +
+	"\x04hold\x18\n" +
+	" \x01(\x04R\x04hold\"\xe8\x01\n" +
 	"\x06Record\x12.\n" +
 	"\x05timer\x18\x01 \x01(\v2\x18.carillonlog.v1.ScheduleR\x05timer\x12\x1a\n" +
 	"\baccepted\x18\x02 \x01(\x04R\baccepted\x12\x1a\n" +
@@ -1581,7 +1692,7 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"created_ms\x18\x06 \x01(\x03R\tcreatedMs\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\a \x01(\tR\tlastError\"\x89\x02\n" +
+	"last_error\x18\a \x01(\tR\tlastError\"\xa5\x02\n" +
 	"\bFinished\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -1595,13 +1706,14 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"finishedMs\x12\x14\n" +
 	"\x05queue\x18\t \x01(\tR\x05queue\x12\x16\n" +
 	"\x06firing\x18\n" +
-	" \x01(\bR\x06firing\"{\n" +
+	" \x01(\bR\x06firing\x12\x1a\n" +
+	"\bsequence\x18\v \x01(\x04R\bsequence\"{\n" +
 	"\aRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x15\n" +
 	"\x06due_ms\x18\x03 \x01(\x03R\x05dueMs\x12\x16\n" +
 	"\x06answer\x18\x04 \x01(\rR\x06answer\x12\x13\n" +
-	"\x05at_ms\x18\x05 \x01(\x03R\x04atMs\"\xeb\x01\n" +
+	"\x05at_ms\x18\x05 \x01(\x03R\x04atMs\"\xc3\x02\n" +
 	"\x0eSnapshotHeader\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x19\n" +
@@ -1610,7 +1722,14 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\baccepted\x18\x05 \x01(\x04R\baccepted\x12\x18\n" +
 	"\arecords\x18\x06 \x01(\x04R\arecords\x12\x1a\n" +
 	"\bfinished\x18\a \x01(\x04R\bfinished\x12\x1a\n" +
-	"\brequests\x18\b \x01(\x04R\brequests\"B\n" +
+	"\brequests\x18\b \x01(\x04R\brequests\x12+\n" +
+	"\x11finished_sequence\x18\t \x01(\x04R\x10finishedSequence\x12)\n" +
+	"\x10request_sequence\x18\n" +
+	" \x01(\x04R\x0frequestSequence\"L\n" +
+	"\x0fSnapshotTrailer\x12\x1a\n" +
+	"\bmessages\x18\x01 \x01(\x04R\bmessages\x12\x1d\n" +
+	"\n" +
+	"state_hash\x18\x02 \x01(\x04R\tstateHash\"B\n" +
 	"\vCommandList\x123\n" +
 	"\bcommands\x18\x01 \x03(\v2\x17.carillonlog.v1.CommandR\bcommands\"\x7f\n" +
 	"\x06Result\x12\x12\n" +
@@ -1635,25 +1754,26 @@ func file_carillonlog_v1_log_proto_rawDescGZIP() []byte {
 	return file_carillonlog_v1_log_proto_rawDescData
 }
 
-var file_carillonlog_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_carillonlog_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_carillonlog_v1_log_proto_goTypes = []any{
-	(*Entry)(nil),          // 0: carillonlog.v1.Entry
-	(*Begin)(nil),          // 1: carillonlog.v1.Begin
-	(*Command)(nil),        // 2: carillonlog.v1.Command
-	(*Pair)(nil),           // 3: carillonlog.v1.Pair
-	(*RetryPolicy)(nil),    // 4: carillonlog.v1.RetryPolicy
-	(*Schedule)(nil),       // 5: carillonlog.v1.Schedule
-	(*Cancel)(nil),         // 6: carillonlog.v1.Cancel
-	(*Reschedule)(nil),     // 7: carillonlog.v1.Reschedule
-	(*Complete)(nil),       // 8: carillonlog.v1.Complete
-	(*Retry)(nil),          // 9: carillonlog.v1.Retry
-	(*Record)(nil),         // 10: carillonlog.v1.Record
-	(*Finished)(nil),       // 11: carillonlog.v1.Finished
-	(*Request)(nil),        // 12: carillonlog.v1.Request
-	(*SnapshotHeader)(nil), // 13: carillonlog.v1.SnapshotHeader
-	(*CommandList)(nil),    // 14: carillonlog.v1.CommandList
-	(*Result)(nil),         // 15: carillonlog.v1.Result
-	(*ResultList)(nil),     // 16: carillonlog.v1.ResultList
+	(*Entry)(nil),           // 0: carillonlog.v1.Entry
+	(*Begin)(nil),           // 1: carillonlog.v1.Begin
+	(*Command)(nil),         // 2: carillonlog.v1.Command
+	(*Pair)(nil),            // 3: carillonlog.v1.Pair
+	(*RetryPolicy)(nil),     // 4: carillonlog.v1.RetryPolicy
+	(*Schedule)(nil),        // 5: carillonlog.v1.Schedule
+	(*Cancel)(nil),          // 6: carillonlog.v1.Cancel
+	(*Reschedule)(nil),      // 7: carillonlog.v1.Reschedule
+	(*Complete)(nil),        // 8: carillonlog.v1.Complete
+	(*Retry)(nil),           // 9: carillonlog.v1.Retry
+	(*Record)(nil),          // 10: carillonlog.v1.Record
+	(*Finished)(nil),        // 11: carillonlog.v1.Finished
+	(*Request)(nil),         // 12: carillonlog.v1.Request
+	(*SnapshotHeader)(nil),  // 13: carillonlog.v1.SnapshotHeader
+	(*SnapshotTrailer)(nil), // 14: carillonlog.v1.SnapshotTrailer
+	(*CommandList)(nil),     // 15: carillonlog.v1.CommandList
+	(*Result)(nil),          // 16: carillonlog.v1.Result
+	(*ResultList)(nil),      // 17: carillonlog.v1.ResultList
 }
 var file_carillonlog_v1_log_proto_depIdxs = []int32{
 	2,  // 0: carillonlog.v1.Entry.commands:type_name -> carillonlog.v1.Command
@@ -1668,7 +1788,7 @@ var file_carillonlog_v1_log_proto_depIdxs = []int32{
 	4,  // 9: carillonlog.v1.Schedule.retry:type_name -> carillonlog.v1.RetryPolicy
 	5,  // 10: carillonlog.v1.Record.timer:type_name -> carillonlog.v1.Schedule
 	2,  // 11: carillonlog.v1.CommandList.commands:type_name -> carillonlog.v1.Command
-	15, // 12: carillonlog.v1.ResultList.results:type_name -> carillonlog.v1.Result
+	16, // 12: carillonlog.v1.ResultList.results:type_name -> carillonlog.v1.Result
 	13, // [13:13] is the sub-list for method output_type
 	13, // [13:13] is the sub-list for method input_type
 	13, // [13:13] is the sub-list for extension type_name
@@ -1694,7 +1814,7 @@ func file_carillonlog_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillonlog_v1_log_proto_rawDesc), len(file_carillonlog_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -569,6 +569,11 @@ func (m *Cancel) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Hold != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Hold))
+		i--
+		dAtA[i] = 0x30
+	}
 	if m.Firing {
 		i--
 		if m.Firing {
@@ -717,6 +722,11 @@ func (m *Complete) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Hold != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Hold))
+		i--
+		dAtA[i] = 0x30
+	}
 	if m.TokenEpoch != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.TokenEpoch))
 		i--
@@ -778,6 +788,11 @@ func (m *Retry) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.Hold != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Hold))
+		i--
+		dAtA[i] = 0x50
 	}
 	if len(m.Error) > 0 {
 		i -= len(m.Error)
@@ -943,6 +958,11 @@ func (m *Finished) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Sequence != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Sequence))
+		i--
+		dAtA[i] = 0x58
+	}
 	if m.Firing {
 		i--
 		if m.Firing {
@@ -1097,6 +1117,16 @@ func (m *SnapshotHeader) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.RequestSequence != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.RequestSequence))
+		i--
+		dAtA[i] = 0x50
+	}
+	if m.FinishedSequence != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.FinishedSequence))
+		i--
+		dAtA[i] = 0x48
+	}
 	if m.Requests != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Requests))
 		i--
@@ -1134,6 +1164,49 @@ func (m *SnapshotHeader) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	}
 	if m.Index != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Index))
+		i--
+		dAtA[i] = 0x8
+	}
+	return len(dAtA) - i, nil
+}
+
+func (m *SnapshotTrailer) MarshalVT() (dAtA []byte, err error) {
+	if m == nil {
+		return nil, nil
+	}
+	size := m.SizeVT()
+	dAtA = make([]byte, size)
+	n, err := m.MarshalToSizedBufferVT(dAtA[:size])
+	if err != nil {
+		return nil, err
+	}
+	return dAtA[:n], nil
+}
+
+func (m *SnapshotTrailer) MarshalToVT(dAtA []byte) (int, error) {
+	size := m.SizeVT()
+	return m.MarshalToSizedBufferVT(dAtA[:size])
+}
+
+func (m *SnapshotTrailer) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
+	if m == nil {
+		return 0, nil
+	}
+	i := len(dAtA)
+	_ = i
+	var l int
+	_ = l
+	if m.unknownFields != nil {
+		i -= len(m.unknownFields)
+		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.StateHash != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.StateHash))
+		i--
+		dAtA[i] = 0x10
+	}
+	if m.Messages != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Messages))
 		i--
 		dAtA[i] = 0x8
 	}
@@ -1552,6 +1625,9 @@ func (m *Cancel) SizeVT() (n int) {
 	if m.Firing {
 		n += 2
 	}
+	if m.Hold != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Hold))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1613,6 +1689,9 @@ func (m *Complete) SizeVT() (n int) {
 	if m.TokenEpoch != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.TokenEpoch))
 	}
+	if m.Hold != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Hold))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1652,6 +1731,9 @@ func (m *Retry) SizeVT() (n int) {
 	l = len(m.Error)
 	if l > 0 {
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.Hold != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Hold))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -1729,6 +1811,9 @@ func (m *Finished) SizeVT() (n int) {
 	if m.Firing {
 		n += 2
 	}
+	if m.Sequence != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Sequence))
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -1788,6 +1873,28 @@ func (m *SnapshotHeader) SizeVT() (n int) {
 	}
 	if m.Requests != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Requests))
+	}
+	if m.FinishedSequence != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.FinishedSequence))
+	}
+	if m.RequestSequence != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.RequestSequence))
+	}
+	n += len(m.unknownFields)
+	return n
+}
+
+func (m *SnapshotTrailer) SizeVT() (n int) {
+	if m == nil {
+		return 0
+	}
+	var l int
+	_ = l
+	if m.Messages != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Messages))
+	}
+	if m.StateHash != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.StateHash))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -3266,6 +3373,25 @@ func (m *Cancel) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Firing = bool(v != 0)
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Hold", wireType)
+			}
+			m.Hold = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Hold |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3664,6 +3790,25 @@ func (m *Complete) UnmarshalVT(dAtA []byte) error {
 					break
 				}
 			}
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Hold", wireType)
+			}
+			m.Hold = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Hold |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -3926,6 +4071,25 @@ func (m *Retry) UnmarshalVT(dAtA []byte) error {
 			}
 			m.Error = string(dAtA[iNdEx:postIndex])
 			iNdEx = postIndex
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Hold", wireType)
+			}
+			m.Hold = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Hold |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -4421,6 +4585,25 @@ func (m *Finished) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Firing = bool(v != 0)
+		case 11:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Sequence", wireType)
+			}
+			m.Sequence = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Sequence |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -4781,6 +4964,133 @@ func (m *SnapshotHeader) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Requests |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 9:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field FinishedSequence", wireType)
+			}
+			m.FinishedSequence = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.FinishedSequence |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 10:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field RequestSequence", wireType)
+			}
+			m.RequestSequence = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.RequestSequence |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		default:
+			iNdEx = preIndex
+			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
+			if err != nil {
+				return err
+			}
+			if (skippy < 0) || (iNdEx+skippy) < 0 {
+				return protohelpers.ErrInvalidLength
+			}
+			if (iNdEx + skippy) > l {
+				return io.ErrUnexpectedEOF
+			}
+			m.unknownFields = append(m.unknownFields, dAtA[iNdEx:iNdEx+skippy]...)
+			iNdEx += skippy
+		}
+	}
+
+	if iNdEx > l {
+		return io.ErrUnexpectedEOF
+	}
+	return nil
+}
+func (m *SnapshotTrailer) UnmarshalVT(dAtA []byte) error {
+	l := len(dAtA)
+	iNdEx := 0
+	for iNdEx < l {
+		preIndex := iNdEx
+		var wire uint64
+		for shift := uint(0); ; shift += 7 {
+			if shift >= 64 {
+				return protohelpers.ErrIntOverflow
+			}
+			if iNdEx >= l {
+				return io.ErrUnexpectedEOF
+			}
+			b := dAtA[iNdEx]
+			iNdEx++
+			wire |= uint64(b&0x7F) << shift
+			if b < 0x80 {
+				break
+			}
+		}
+		fieldNum := int32(wire >> 3)
+		wireType := int(wire & 0x7)
+		if wireType == 4 {
+			return fmt.Errorf("proto: SnapshotTrailer: wiretype end group for non-group")
+		}
+		if fieldNum <= 0 {
+			return fmt.Errorf("proto: SnapshotTrailer: illegal tag %d (wire type %d)", fieldNum, wire)
+		}
+		switch fieldNum {
+		case 1:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Messages", wireType)
+			}
+			m.Messages = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Messages |= uint64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 2:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field StateHash", wireType)
+			}
+			m.StateHash = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.StateHash |= uint64(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
