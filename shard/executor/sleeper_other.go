@@ -1,0 +1,5 @@
+//go:build !linux
+
+package executor
+
+func newSleeper() (Sleeper, error) { return NewTimerSleeper(), nil }

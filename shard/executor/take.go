@@ -1,0 +1,132 @@
+package executor
+
+import "github.com/carillon-timers/carillon/raftfsm"
+
+// taken is what Take uses again from call to call.
+type taken struct {
+	entries []readyEntry
+	refs    []raftfsm.Ref
+	records []*raftfsm.Record
+}
+
+// Take implements Source. Takes of one shard follow one another, so what two subscribers take at once is in order too.
+func (e *Exec) Take(q Queue, max int) []Delivery {
+	if max <= 0 || !e.firing.Load() {
+		return nil
+	}
+	if !e.o.LeaseHeld() {
+		e.retryIn(e.loop.clock.read(), leaseRetry)
+		return nil
+	}
+	e.mu.Lock()
+	now := e.loop.clock.read()
+	rearm := len(e.leases)
+	out, early := e.takeLocked(q, max, now)
+	rearm = len(e.leases) - rearm
+	e.mu.Unlock()
+	if early {
+		e.retryIn(now, leaseRetry)
+	}
+	if rearm > 0 {
+		e.wake()
+	}
+	return out
+}
+
+// takeLocked also says whether it stopped at a timer that is not due by the wall clock, which has run back since the
+// timer left the wheel.
+func (e *Exec) takeLocked(q Queue, max int, now reading) (out []Delivery, early bool) {
+	l := e.lists[q]
+	if e.limit == 0 || l == nil {
+		return nil, false
+	}
+	out = make([]Delivery, 0, min(max, l.len()))
+	t := &e.taken
+	for len(out) < max && !early {
+		if early = e.pick(l, min(max-len(out), handOutSlice), floorMillis(now.nanos)); len(t.refs) == 0 {
+			break
+		}
+		t.records = e.o.Table.HandOut(e.epoch, t.refs, t.records[:0])
+		for i, record := range t.records {
+			if record == nil {
+				e.refuse(t.refs[i], t.entries[i])
+				continue
+			}
+			out = append(out, e.handOut(t.entries[i], record, now))
+		}
+	}
+	clear(t.records)
+	if l.len() == 0 {
+		e.dropList(l)
+	}
+	return out, early
+}
+
+// pick pops up to n entries that are not stale, into taken.
+func (e *Exec) pick(l *readyList, n int, wall int64) (early bool) {
+	t := &e.taken
+	t.entries, t.refs = t.entries[:0], t.refs[:0]
+	for len(t.refs) < n {
+		head, ok := l.head()
+		if !ok {
+			return false
+		}
+		if !e.live(head) {
+			l.pop()
+			l.stale--
+			e.stats.dropped.Add(1)
+			continue
+		}
+		if head.due >= e.limit {
+			return false
+		}
+		if head.due > wall {
+			return true
+		}
+		l.pop()
+		t.entries = append(t.entries, head)
+		t.refs = append(t.refs, raftfsm.Ref{Slot: head.slot, Revision: head.revision})
+	}
+	return false
+}
+
+// refuse notes a slot that the table did not hand out. If it is held it comes back with ReleaseHolds or the fate of the
+// command that holds it; if it has changed, an op is on its way; in any case the wheel has it.
+func (e *Exec) refuse(ref raftfsm.Ref, entry readyEntry) {
+	e.stats.refused.Add(1)
+	s := *e.slots.get(entry.slot)
+	s.state, s.list = stateHeld, nil
+	e.slots.put(ref.Slot, s)
+}
+
+func (e *Exec) handOut(entry readyEntry, record *raftfsm.Record, now reading) Delivery {
+	leaseEnd := now.millis + record.Retry.Lease
+	s := *e.slots.get(entry.slot)
+	if s.at > leaseEnd {
+		e.leases = append(e.leases, entry.slot)
+	}
+	s.state, s.list, s.record, s.at = stateOut, nil, record, leaseEnd
+	e.slots.put(entry.slot, s)
+	e.observe(entry, record, now)
+	return Delivery{
+		Record: record,
+		Token: raftfsm.Token{
+			Shard: e.o.Shard, Epoch: e.epoch, Revision: entry.revision, Attempt: record.Attempt,
+			Namespace: record.Namespace, ID: record.ID,
+		},
+		HandedOut: now.millis, LeaseEnd: leaseEnd,
+	}
+}
+
+// observe counts a hand-out. A timer that was scheduled in the past is late from its creation on.
+func (e *Exec) observe(entry readyEntry, record *raftfsm.Record, now reading) {
+	e.stats.fired.Add(1)
+	if record.Attempt > 0 {
+		e.stats.redelivered.Add(1)
+		return
+	}
+	e.stats.handOutLate.Observe(now.nanos/1000 - max(record.NextDue, record.Created)*1000)
+	if record.NextDue >= record.Created {
+		e.stats.wheelLate.Observe(int64(entry.late))
+	}
+}
