@@ -1,0 +1,78 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+
+	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+)
+
+// itemOverhead is what an item costs in a batch beside its own bytes.
+const itemOverhead = 8
+
+func (o *op) size() int {
+	if o.schedule != nil {
+		return o.schedule.SizeVT() + itemOverhead
+	}
+	return o.cancel.SizeVT() + itemOverhead
+}
+
+// sendSchedules sends one batch and gives each attempt its outcome.
+func (c *Client) sendSchedules(e *endpoint, batch []*attempt) {
+	request := &carillonv1.ScheduleBatchRequest{Items: make([]*carillonv1.ScheduleRequest, len(batch))}
+	for i, a := range batch {
+		request.Items[i] = a.op.schedule
+	}
+	ctx, cancel := context.WithTimeout(c.base, c.cfg.AttemptTimeout)
+	defer cancel()
+	pb, err := e.timers.ScheduleBatch(ctx, request)
+	results := pb.GetResults()
+	finish(e, e.schedules, batch, len(results), err, func(i int) (any, *carillonv1.ItemError) {
+		return results[i].GetOk(), results[i].GetError()
+	})
+}
+
+// sendCancels is sendSchedules for cancels.
+func (c *Client) sendCancels(e *endpoint, batch []*attempt) {
+	request := &carillonv1.CancelBatchRequest{Items: make([]*carillonv1.CancelRequest, len(batch))}
+	for i, a := range batch {
+		request.Items[i] = a.op.cancel
+	}
+	ctx, cancel := context.WithTimeout(c.base, c.cfg.AttemptTimeout)
+	defer cancel()
+	pb, err := e.timers.CancelBatch(ctx, request)
+	results := pb.GetResults()
+	finish(e, e.cancels, batch, len(results), err, func(i int) (any, *carillonv1.ItemError) {
+		return results[i].GetOk(), results[i].GetError()
+	})
+}
+
+// finish gives each attempt of a batch its outcome: the error of the whole call, or its own result.
+func finish(e *endpoint, l *lane, batch []*attempt, results int, err error, result func(i int) (any, *carillonv1.ItemError)) {
+	if err == nil && results != len(batch) {
+		err = &StatusError{codes.Internal, fmt.Sprintf("%d results for %d items", results, len(batch))}
+	} else {
+		err = atAddress(e.addr, errorOf(err))
+	}
+	var overloaded *OverloadedError
+	if err != nil {
+		l.throttle(errors.As(err, &overloaded))
+		failAll(batch, err)
+		return
+	}
+	busy := false
+	for i, a := range batch {
+		reply, item := result(i)
+		if item == nil {
+			a.finish(reply, nil)
+			continue
+		}
+		err := itemErrorOf(item)
+		busy = busy || errors.As(err, &overloaded)
+		a.finish(nil, err)
+	}
+	l.throttle(busy)
+}

@@ -1,0 +1,144 @@
+package client
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// Limits of a batch. Two batches in flight keep a node busy; more would only make them smaller.
+const (
+	laneWindow    = 2
+	maxBatchItems = 1000
+	maxBatchBytes = 512 << 10
+)
+
+// lane joins the calls of one kind to one address: it sends at once while fewer than the window are in flight, else it
+// collects.
+type lane struct {
+	spawn func(func()) bool      // set once
+	send  func(batch []*attempt) // set once; fills in the outcomes
+
+	mu       sync.Mutex
+	queue    []*attempt // guarded by mu
+	inFlight int        // guarded by mu
+	window   int        // laneWindow, or 1 while the node is overloaded; guarded by mu
+}
+
+// attempt is one item of one batch.
+type attempt struct {
+	op    *op
+	size  int
+	round *round
+	state atomic.Int32 // one of the constants below
+	err   error        // written by the sender before attemptFinished
+	reply any          // likewise
+}
+
+const (
+	attemptQueued = iota
+	attemptSent
+	attemptAbandoned
+	attemptFinished
+)
+
+// abandon takes a queued attempt back; false says that it has been sent.
+func (a *attempt) abandon() bool {
+	return a.state.CompareAndSwap(attemptQueued, attemptAbandoned)
+}
+
+// round is closed when all its attempts have an outcome.
+type round struct {
+	left atomic.Int32
+	done chan struct{}
+}
+
+func newRound(n int) *round {
+	r := &round{done: make(chan struct{})}
+	r.left.Store(int32(n))
+	return r
+}
+
+func (a *attempt) finish(reply any, err error) {
+	a.reply, a.err = reply, err
+	a.state.Store(attemptFinished)
+	if a.round.left.Add(-1) == 0 {
+		close(a.round.done)
+	}
+}
+
+func newLane(spawn func(func()) bool, send func([]*attempt)) *lane {
+	return &lane{spawn: spawn, send: send, window: laneWindow}
+}
+
+// submit never blocks.
+func (l *lane) submit(attempts []*attempt) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.queue = append(l.queue, attempts...)
+	for l.inFlight < l.window {
+		batch := l.takeLocked()
+		if len(batch) == 0 {
+			return
+		}
+		l.inFlight++
+		if !l.spawn(func() { l.run(batch) }) {
+			l.inFlight--
+			failAll(batch, ErrClosed)
+		}
+	}
+}
+
+// run sends batch after batch until nothing waits.
+func (l *lane) run(batch []*attempt) {
+	for {
+		l.send(batch)
+		l.mu.Lock()
+		if l.inFlight <= l.window {
+			batch = l.takeLocked()
+		} else {
+			batch = nil // another sender takes what waits
+		}
+		if len(batch) == 0 {
+			l.inFlight--
+			l.mu.Unlock()
+			return
+		}
+		l.mu.Unlock()
+	}
+}
+
+// takeLocked takes the next batch and marks it as sent.
+func (l *lane) takeLocked() []*attempt {
+	var batch []*attempt
+	bytes, i := 0, 0
+	for ; i < len(l.queue) && len(batch) < maxBatchItems; i++ {
+		a := l.queue[i]
+		if len(batch) > 0 && bytes+a.size > maxBatchBytes {
+			break
+		}
+		if a.state.CompareAndSwap(attemptQueued, attemptSent) {
+			batch, bytes = append(batch, a), bytes+a.size
+		}
+	}
+	clear(l.queue[:i])
+	if l.queue = l.queue[i:]; len(l.queue) == 0 {
+		l.queue = nil
+	}
+	return batch
+}
+
+// throttle makes the lane gentler while the node is overloaded, and restores it afterwards.
+func (l *lane) throttle(overloaded bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.window = laneWindow
+	if overloaded {
+		l.window = 1
+	}
+}
+
+func failAll(batch []*attempt, err error) {
+	for _, a := range batch {
+		a.finish(nil, err)
+	}
+}
