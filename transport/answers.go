@@ -1,0 +1,201 @@
+package transport
+
+import (
+	"context"
+	"time"
+
+	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	"github.com/carillon-timers/carillon/raftfsm"
+)
+
+const (
+	// maxUnsettled bounds the answers of one stream whose Settled is not sent yet: at the limit no more is read.
+	maxUnsettled = 8 * MaxAnswers
+	// maxAnswerers bounds the calls of the backend that settle answers of one stream at the same time; what comes
+	// meanwhile is joined into the next.
+	maxAnswerers = 4
+	// giveBackBatch bounds the retries of one call, giveBackTries how often they are tried, with giveBackWait between,
+	// longer each time.
+	giveBackBatch = 256
+	giveBackTries = 4
+	giveBackWait  = 100 * time.Millisecond
+)
+
+// parse makes the answers of a message, and the tokens that are ours. A token that is none of ours is answered as stale
+// and counted.
+func (w *work) parse(msg *carillonv1.WorkRequest, n int) ([]answer, []raftfsm.Token, error) {
+	answers, tokens := make([]answer, 0, n), make([]raftfsm.Token, 0, n)
+	bad := 0
+	for _, b := range msg.Acks {
+		a := answer{token: b}
+		if token, err := checkToken("acks", b); err != nil {
+			bad++
+		} else {
+			a.command = completeCommand(token)
+			tokens = append(tokens, token)
+		}
+		answers = append(answers, a)
+	}
+	for _, nack := range msg.Nacks {
+		a := answer{token: nack.Token}
+		if token, err := checkToken("nacks", nack.Token); err != nil {
+			bad++
+		} else {
+			if a.command, err = retryCommand(token, nack.Delay, nack.Error); err != nil {
+				return nil, nil, err
+			}
+			tokens = append(tokens, token)
+		}
+		answers = append(answers, a)
+	}
+	w.server.counts.badTokens.Add(uint64(bad))
+	return answers, tokens, nil
+}
+
+// answer hands answers to an answerer: one that starts, or the next turn of those that run.
+func (w *work) answer(answers []answer, tokens []raftfsm.Token) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, token := range tokens {
+		delete(w.unanswered, token)
+	}
+	w.answers = append(w.answers, answers...)
+	w.unsettled += len(answers)
+	if w.answerers < maxAnswerers {
+		w.answerers++
+		w.start(w.answerAll)
+	}
+}
+
+// answerAll settles answers until there are no more. It outlives the stream: what was read is settled, also if the
+// worker has gone.
+func (w *work) answerAll() error {
+	for {
+		w.mu.Lock()
+		n := min(len(w.answers), MaxAnswers)
+		if n == 0 {
+			w.answers = nil
+			w.answerers--
+			w.mu.Unlock()
+			w.sub.signal() // a sender that closes may wait for this
+			return nil
+		}
+		batch := w.answers[:n:n]
+		w.answers = w.answers[n:]
+		w.mu.Unlock()
+		settled := w.settle(batch)
+		w.mu.Lock()
+		w.settled = append(w.settled, settled...)
+		w.mu.Unlock()
+		w.sub.signal()
+	}
+}
+
+func (w *work) settle(batch []answer) []*carillonv1.Settled {
+	ctx, cancel := context.WithTimeout(w.server.root, w.server.config.SettleTimeout)
+	defer cancel()
+	return w.server.settle(ctx, batch)
+}
+
+// awaitRoom waits while too many answers are not settled yet. False means that the stream has ended.
+func (w *work) awaitRoom() bool {
+	for {
+		w.mu.Lock()
+		full := w.unsettled > maxUnsettled
+		w.mu.Unlock()
+		if !full {
+			return true
+		}
+		select {
+		case <-w.room:
+		case <-w.ctx.Done():
+			return false
+		}
+	}
+}
+
+// takeSettled gives what is to be sent, at most MaxAnswers. Last is true if nothing will follow: the stream closes and
+// all answers are settled.
+func (w *work) takeSettled() (settled []*carillonv1.Settled, last bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := min(len(w.settled), MaxAnswers)
+	settled = w.settled[:n:n]
+	w.settled = w.settled[n:]
+	if len(w.settled) == 0 {
+		w.settled = nil
+	}
+	return settled, w.closing && n == 0 && w.answerers == 0
+}
+
+// sentSettled makes room for more answers.
+func (w *work) sentSettled(n int) {
+	if n == 0 {
+		return
+	}
+	w.mu.Lock()
+	w.unsettled -= n
+	w.mu.Unlock()
+	select {
+	case w.room <- struct{}{}:
+	default: // a signal is there already
+	}
+}
+
+// giveBack sends what was taken for the stream and never answered to its next attempt. The stream's threads have ended.
+// What cannot be given back falls to the end of its lease.
+func (w *work) giveBack() {
+	w.mu.Lock()
+	cmds := make([]*raftfsm.Command, 0, len(w.unanswered))
+	for token := range w.unanswered {
+		cmds = append(cmds, retryNow(token, "worker "+w.worker+" disconnected"))
+	}
+	clear(w.unanswered)
+	w.mu.Unlock()
+	if len(cmds) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(w.server.root, w.server.config.SettleTimeout)
+	defer cancel()
+	total := len(cmds)
+	for try := range giveBackTries {
+		if try > 0 && !pause(ctx, giveBackWait<<try) {
+			break
+		}
+		if cmds = w.tryGiveBack(ctx, cmds); len(cmds) == 0 {
+			break
+		}
+	}
+	w.server.counts.givenBack.Add(uint64(total - len(cmds)))
+	if len(cmds) > 0 {
+		w.server.counts.notGivenBack.Add(uint64(len(cmds)))
+		w.server.config.Logger.Warn("deliveries of a broken stream fall to the end of their leases",
+			"worker", w.worker, "count", len(cmds))
+	}
+}
+
+// tryGiveBack returns the commands whose outcome is not known or that may be tried again.
+func (w *work) tryGiveBack(ctx context.Context, cmds []*raftfsm.Command) (left []*raftfsm.Command) {
+	for len(cmds) > 0 {
+		batch := cmds[:min(len(cmds), giveBackBatch)]
+		cmds = cmds[len(batch):]
+		for i, outcome := range w.server.apply(ctx, batch) {
+			if settleOutcome(outcome.Err) == carillonv1.SettleOutcome_SETTLE_OUTCOME_FAILED {
+				left = append(left, batch[i])
+			}
+		}
+	}
+	return left
+}
+
+// pause waits; false means that the context ended.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}

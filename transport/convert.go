@@ -1,0 +1,227 @@
+package transport
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/shard/executor"
+)
+
+// This file turns requests into commands of the log, and what the cluster keeps into answers.
+
+func scheduleCommand(r *carillonv1.ScheduleRequest, l limits) (*raftfsm.Command, error) {
+	if err := checkSchedule(r, l); err != nil {
+		return nil, err
+	}
+	t := r.Timer
+	due, delay, err := when(t.GetDue(), t.GetDelay(), l)
+	if err != nil {
+		return nil, err
+	}
+	policy, err := retryPolicy(t.Retry)
+	if err != nil {
+		return nil, err
+	}
+	return &raftfsm.Command{Kind: &logv1.Command_Schedule{Schedule: &logv1.Schedule{
+		Namespace:   namespaceOf(t.Namespace),
+		Id:          t.Id,
+		DueMs:       due,
+		DelayMs:     delay,
+		IsDelay:     t.GetDelay() != nil,
+		Queue:       t.GetQueue(),
+		Payload:     t.Payload,
+		ContentType: t.ContentType,
+		Headers:     sortedPairs(t.Headers),
+		Labels:      sortedPairs(t.Labels),
+		Retry: &logv1.RetryPolicy{
+			LeaseMs:          policy.Lease,
+			InitialBackoffMs: policy.InitialBackoff,
+			MaxBackoffMs:     policy.MaxBackoff,
+			Multiplier:       policy.Multiplier,
+		},
+		IfExists:         ifExists(r.IfExists),
+		ExpectedRevision: uint64(r.ExpectedRevision),
+		RequestId:        requestID(r.RequestId),
+	}}}, nil
+}
+
+func cancelCommand(r *carillonv1.CancelRequest) (*raftfsm.Command, error) {
+	if err := checkCancel(r); err != nil {
+		return nil, err
+	}
+	return &raftfsm.Command{Kind: &logv1.Command_Cancel{Cancel: &logv1.Cancel{
+		Namespace:        namespaceOf(r.Namespace),
+		Id:               r.Id,
+		ExpectedRevision: uint64(r.ExpectedRevision),
+		RequestId:        requestID(r.RequestId),
+	}}}, nil
+}
+
+func rescheduleCommand(r *carillonv1.RescheduleRequest, l limits) (*raftfsm.Command, error) {
+	if err := checkReschedule(r); err != nil {
+		return nil, err
+	}
+	due, delay, err := when(r.GetDue(), r.GetDelay(), l)
+	if err != nil {
+		return nil, err
+	}
+	return &raftfsm.Command{Kind: &logv1.Command_Reschedule{Reschedule: &logv1.Reschedule{
+		Namespace:        namespaceOf(r.Namespace),
+		Id:               r.Id,
+		DueMs:            due,
+		DelayMs:          delay,
+		IsDelay:          r.GetDelay() != nil,
+		ExpectedRevision: uint64(r.ExpectedRevision),
+		RequestId:        requestID(r.RequestId),
+	}}}, nil
+}
+
+func completeCommand(t raftfsm.Token) *raftfsm.Command {
+	return &raftfsm.Command{Kind: &logv1.Command_Complete{Complete: &logv1.Complete{
+		Namespace: t.Namespace, Id: t.ID, Revision: t.Revision, Attempt: t.Attempt, TokenEpoch: t.Epoch,
+	}}}
+}
+
+// retryNow gives a delivery back with the timer's own back-off.
+func retryNow(t raftfsm.Token, text string) *raftfsm.Command {
+	return &raftfsm.Command{Kind: &logv1.Command_Retry{Retry: &logv1.Retry{
+		Namespace: t.Namespace, Id: t.ID, Revision: t.Revision, Attempt: t.Attempt, TokenEpoch: t.Epoch,
+		Error: cutText(text, raftfsm.MaxErrorBytes),
+	}}}
+}
+
+// retryCommand is retryNow with the consumer's own wait, unless it is nil.
+func retryCommand(t raftfsm.Token, delay *durationpb.Duration, text string) (*raftfsm.Command, error) {
+	cmd := retryNow(t, text)
+	if delay == nil {
+		return cmd, nil
+	}
+	ms, err := delayMillis("nacks.delay", delay)
+	if err != nil {
+		return nil, err
+	}
+	cmd.GetRetry().DelayMs, cmd.GetRetry().HasDelay = ms, true
+	return cmd, nil
+}
+
+// when gives the due time or the delay in milliseconds; one of the two is set.
+func when(due *timestamppb.Timestamp, delay *durationpb.Duration, l limits) (dueMs, delayMs int64, err error) {
+	if delay != nil {
+		delayMs, err = delayMillis("delay", delay)
+		return 0, delayMs, err
+	}
+	dueMs, err = dueMillis("due", due, l.now)
+	return dueMs, 0, err
+}
+
+func namespaceOf(s string) string {
+	if s == "" {
+		return raftfsm.DefaultNamespace
+	}
+	return s
+}
+
+func requestID(s string) []byte {
+	if s == "" {
+		return nil
+	}
+	return []byte(s)
+}
+
+// ifExists gives the log's number of a policy.
+func ifExists(p carillonv1.IfExists) uint32 {
+	switch p {
+	case carillonv1.IfExists_IF_EXISTS_REPLACE:
+		return 1
+	case carillonv1.IfExists_IF_EXISTS_KEEP:
+		return 2
+	}
+	return 0
+}
+
+func sortedPairs(m map[string]string) []*logv1.Pair {
+	if len(m) == 0 {
+		return nil
+	}
+	pairs := make([]*logv1.Pair, 0, len(m))
+	for k, v := range m {
+		pairs = append(pairs, &logv1.Pair{Key: k, Value: v})
+	}
+	slices.SortFunc(pairs, func(a, b *logv1.Pair) int { return strings.Compare(a.Key, b.Key) })
+	return pairs
+}
+
+func pairMap(pairs []raftfsm.Pair) map[string]string {
+	if len(pairs) == 0 {
+		return nil
+	}
+	m := make(map[string]string, len(pairs))
+	for _, p := range pairs {
+		m[p.Key] = p.Value
+	}
+	return m
+}
+
+func scheduleResponse(r raftfsm.Result, shard int) *carillonv1.ScheduleResponse {
+	return &carillonv1.ScheduleResponse{
+		Due: moment(r.Due), Revision: int64(r.Revision), Kept: r.Answer == raftfsm.AnswerKept, Shard: int32(shard),
+	}
+}
+
+func cancelResponse(r raftfsm.Result) *carillonv1.CancelResponse {
+	return &carillonv1.CancelResponse{Outcome: carillonv1.CancelOutcome(r.Answer), Revision: int64(r.Revision)}
+}
+
+func timerStatus(s raftfsm.Status, shard int) *carillonv1.TimerStatus {
+	r := s.Record
+	return &carillonv1.TimerStatus{
+		Timer: &carillonv1.Timer{
+			Namespace:   r.Namespace,
+			Id:          r.ID,
+			When:        &carillonv1.Timer_Due{Due: moment(r.Due)},
+			Target:      &carillonv1.Timer_Queue{Queue: r.Queue},
+			Payload:     r.Payload,
+			ContentType: r.ContentType,
+			Headers:     pairMap(r.Headers),
+			Labels:      pairMap(r.Labels),
+			Retry: &carillonv1.RetryPolicy{
+				Lease:          millis(r.Retry.Lease),
+				InitialBackoff: millis(r.Retry.InitialBackoff),
+				MaxBackoff:     millis(r.Retry.MaxBackoff),
+				Multiplier:     r.Retry.Multiplier,
+			},
+			Guarantee: carillonv1.Guarantee_GUARANTEE_AT_LEAST_ONCE,
+		},
+		State:     carillonv1.State(s.State),
+		Revision:  int64(r.Revision),
+		Attempt:   int32(r.Attempt),
+		NextDue:   moment(r.NextDue),
+		Created:   moment(r.Created),
+		LastError: r.LastError,
+		Shard:     int32(shard),
+	}
+}
+
+// deliveryOf writes a delivery as it travels; the token is appended to tokens, which it returns.
+func deliveryOf(into *carillonv1.Delivery, d executor.Delivery, tokens []byte) []byte {
+	r, start := d.Record, len(tokens)
+	tokens = d.Token.Append(tokens)
+	into.Namespace, into.Id, into.Queue = r.Namespace, r.ID, r.Queue
+	into.Payload, into.ContentType = r.Payload, r.ContentType
+	into.Headers, into.Labels = pairMap(r.Headers), pairMap(r.Labels)
+	into.Due, into.HandedOut, into.LeaseEnd = moment(r.Due), moment(d.HandedOut), moment(d.LeaseEnd)
+	into.Token = tokens[start:len(tokens):len(tokens)]
+	into.Epoch, into.Revision = int64(d.Token.Epoch), int64(d.Token.Revision)
+	into.Attempt, into.Shard = int32(d.Token.Attempt)+1, int32(d.Token.Shard)
+	return tokens
+}
+
+func millis(ms int64) *durationpb.Duration {
+	return &durationpb.Duration{Seconds: ms / millisPerSecond, Nanos: int32(ms%millisPerSecond) * nanosPerMilli}
+}

@@ -1,0 +1,440 @@
+package transport
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/shard"
+)
+
+// This file checks each message of the contract, one function for each; times are checked as they are turned into
+// milliseconds (moment.go). What a message means in the log is in convert.go.
+
+// limits are what the checks need to know of the configuration and the moment.
+type limits struct {
+	payload int       // bytes
+	now     time.Time // the wall clock
+}
+
+func checkSchedule(r *carillonv1.ScheduleRequest, l limits) error {
+	if err := known("ScheduleRequest", r); err != nil {
+		return err
+	}
+	if r.Timer == nil {
+		return invalid("timer", "(unset)", "must be set")
+	}
+	if err := checkTimer(r.Timer, l); err != nil {
+		return err
+	}
+	if _, ok := carillonv1.IfExists_name[int32(r.IfExists)]; !ok {
+		return invalid("if_exists", strconv.Itoa(int(r.IfExists)), "0 to 3")
+	}
+	if err := checkRequestID(r.RequestId); err != nil {
+		return err
+	}
+	if err := checkRevision(r.ExpectedRevision); err != nil {
+		return err
+	}
+	if r.ExpectedRevision != 0 && r.IfExists != carillonv1.IfExists_IF_EXISTS_REPLACE {
+		return invalid("expected_revision", strconv.FormatInt(r.ExpectedRevision, 10), "only with if_exists REPLACE")
+	}
+	return nil
+}
+
+func checkTimer(t *carillonv1.Timer, l limits) error {
+	if err := known("Timer", t); err != nil {
+		return err
+	}
+	if err := checkBuilt(t); err != nil {
+		return err
+	}
+	if err := checkKey(t.Namespace, t.Id); err != nil {
+		return err
+	}
+	if err := checkWhen(t.GetDue() != nil, t.GetDelay() != nil); err != nil {
+		return err
+	}
+	if err := checkTarget(t); err != nil {
+		return err
+	}
+	if len(t.Payload) > l.payload {
+		return invalid("payload", byteCount(len(t.Payload)), "at most "+byteCount(l.payload))
+	}
+	if err := checkAttributes(t); err != nil {
+		return err
+	}
+	if _, ok := carillonv1.Guarantee_name[int32(t.Guarantee)]; !ok {
+		return invalid("guarantee", strconv.Itoa(int(t.Guarantee)), "0 or 1")
+	}
+	return checkRetry(t.Retry)
+}
+
+// checkBuilt refuses what the contract has and this version has not.
+func checkBuilt(t *carillonv1.Timer) error {
+	switch {
+	case t.Repeat != nil:
+		return &shard.NotSupportedError{Field: "repeat"}
+	case t.GetWebhook() != "":
+		return &shard.NotSupportedError{Field: "webhook"}
+	case t.Window != nil:
+		return &shard.NotSupportedError{Field: "window"}
+	case t.Expiry != nil:
+		return &shard.NotSupportedError{Field: "expiry"}
+	case t.Guarantee == carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE:
+		return &shard.NotSupportedError{Field: "guarantee"}
+	}
+	return nil
+}
+
+func checkWhen(due, delay bool) error {
+	if !due && !delay {
+		return invalid("due", "(unset)", "due or delay must be set")
+	}
+	return nil
+}
+
+func checkTarget(t *carillonv1.Timer) error {
+	if t.GetQueue() == "" { // a webhook that is not empty was refused before
+		return invalid("target", "(none)", "a queue must be set")
+	}
+	return checkName("queue", t.GetQueue(), raftfsm.MaxQueueBytes)
+}
+
+func checkAttributes(t *carillonv1.Timer) error {
+	if err := checkText("content_type", t.ContentType); err != nil {
+		return err
+	}
+	size := len(t.ContentType)
+	for _, part := range []struct {
+		field string
+		pairs map[string]string
+	}{{"headers", t.Headers}, {"labels", t.Labels}} {
+		for key, value := range part.pairs {
+			size += len(key) + len(value)
+			if key == "" {
+				return invalid(part.field, `""`, "keys must not be empty")
+			}
+			if err := checkText(part.field, key); err != nil {
+				return err
+			}
+			if err := checkText(part.field+"["+show(key)+"]", value); err != nil {
+				return err
+			}
+		}
+	}
+	if size > raftfsm.MaxAttributeBytes {
+		return invalid("headers", byteCount(size), "headers, labels and content_type together at most "+byteCount(raftfsm.MaxAttributeBytes))
+	}
+	return nil
+}
+
+func checkRetry(r *carillonv1.RetryPolicy) error {
+	if r == nil {
+		return nil
+	}
+	if err := known("RetryPolicy", r); err != nil {
+		return err
+	}
+	if r.MaxAttempts < 0 {
+		return invalid("retry.max_attempts", strconv.Itoa(int(r.MaxAttempts)), "not negative")
+	}
+	if r.MaxAttempts > 0 {
+		return &shard.NotSupportedError{Field: "retry.max_attempts"}
+	}
+	return nil
+}
+
+// retryPolicy checks the numbers of a policy and fills in the defaults.
+func retryPolicy(r *carillonv1.RetryPolicy) (raftfsm.RetryPolicy, error) {
+	p := raftfsm.RetryPolicy{
+		Lease:          raftfsm.DefaultLeaseMillis,
+		InitialBackoff: raftfsm.DefaultInitialBackoffMillis,
+		Multiplier:     raftfsm.DefaultMultiplier,
+	}
+	var err error
+	if d := r.GetLease(); d != nil {
+		p.Lease, err = boundedMillis("retry.lease", d, raftfsm.MinLeaseMillis, raftfsm.MaxLeaseMillis, "100 ms to 24 h")
+		if err != nil {
+			return p, err
+		}
+	}
+	if d := r.GetInitialBackoff(); d != nil {
+		p.InitialBackoff, err = boundedMillis("retry.initial_backoff", d, 1, raftfsm.MaxBackoffMillis, "1 ms to 24 h")
+		if err != nil {
+			return p, err
+		}
+	}
+	p.MaxBackoff = max(raftfsm.DefaultMaxBackoffMillis, p.InitialBackoff)
+	if d := r.GetMaxBackoff(); d != nil {
+		limit := fmt.Sprintf("initial_backoff (%d ms) to 24 h", p.InitialBackoff)
+		p.MaxBackoff, err = boundedMillis("retry.max_backoff", d, 1, raftfsm.MaxBackoffMillis, limit)
+		if err != nil {
+			return p, err
+		}
+		if p.MaxBackoff < p.InitialBackoff {
+			return p, invalid("retry.max_backoff", showSeconds(d.Seconds, d.Nanos), limit)
+		}
+	}
+	if m := r.GetMultiplier(); m != 0 {
+		if !(m >= 1 && m <= 100) { // also not a number
+			return p, invalid("retry.multiplier", strconv.FormatFloat(m, 'g', -1, 64), "1 to 100")
+		}
+		p.Multiplier = m
+	}
+	return p, nil
+}
+
+func checkScheduleBatch(r *carillonv1.ScheduleBatchRequest) error {
+	if err := known("ScheduleBatchRequest", r); err != nil {
+		return err
+	}
+	return checkBatch("items", len(r.Items), r.SizeVT())
+}
+
+func checkCancelBatch(r *carillonv1.CancelBatchRequest) error {
+	if err := known("CancelBatchRequest", r); err != nil {
+		return err
+	}
+	return checkBatch("items", len(r.Items), r.SizeVT())
+}
+
+func checkBatch(field string, items, bytes int) error {
+	if items > raftfsm.MaxBatchItems {
+		return invalid(field, fmt.Sprintf("%d items", items), fmt.Sprintf("at most %d items", raftfsm.MaxBatchItems))
+	}
+	if bytes > raftfsm.MaxBatchBytes {
+		return invalid(field, byteCount(bytes), "at most "+byteCount(raftfsm.MaxBatchBytes)+" (1 MiB)")
+	}
+	return nil
+}
+
+func checkGet(r *carillonv1.GetRequest) error {
+	if err := known("GetRequest", r); err != nil {
+		return err
+	}
+	return checkKey(r.Namespace, r.Id)
+}
+
+func checkList(r *carillonv1.ListRequest) error {
+	if err := known("ListRequest", r); err != nil {
+		return err
+	}
+	if err := checkNamespace(r.Namespace); err != nil {
+		return err
+	}
+	if err := checkPart("prefix", r.Prefix, raftfsm.MaxIDBytes); err != nil {
+		return err
+	}
+	if err := checkPart("cursor", r.Cursor, raftfsm.MaxIDBytes); err != nil {
+		return err
+	}
+	if r.Limit < 0 || r.Limit > raftfsm.MaxPageItems {
+		return invalid("limit", strconv.Itoa(int(r.Limit)), fmt.Sprintf("0 to %d", raftfsm.MaxPageItems))
+	}
+	return nil
+}
+
+func checkCancel(r *carillonv1.CancelRequest) error {
+	if err := known("CancelRequest", r); err != nil {
+		return err
+	}
+	if err := checkKey(r.Namespace, r.Id); err != nil {
+		return err
+	}
+	if err := checkRequestID(r.RequestId); err != nil {
+		return err
+	}
+	return checkRevision(r.ExpectedRevision)
+}
+
+func checkReschedule(r *carillonv1.RescheduleRequest) error {
+	if err := known("RescheduleRequest", r); err != nil {
+		return err
+	}
+	if err := checkKey(r.Namespace, r.Id); err != nil {
+		return err
+	}
+	if err := checkWhen(r.GetDue() != nil, r.GetDelay() != nil); err != nil {
+		return err
+	}
+	if err := checkRequestID(r.RequestId); err != nil {
+		return err
+	}
+	return checkRevision(r.ExpectedRevision)
+}
+
+func checkWorkStart(s *carillonv1.WorkStart) error {
+	if s == nil {
+		return invalid("start", "(unset)", "the first message must carry start")
+	}
+	if err := known("WorkStart", s); err != nil {
+		return err
+	}
+	if err := checkNamespace(s.Namespace); err != nil {
+		return err
+	}
+	if err := checkName("queue", s.Queue, raftfsm.MaxQueueBytes); err != nil {
+		return err
+	}
+	return checkPart("worker", s.Worker, MaxWorkerBytes)
+}
+
+// checkWork checks a message of a Work stream but for its start and its tokens.
+func checkWork(r *carillonv1.WorkRequest) error {
+	if err := known("WorkRequest", r); err != nil {
+		return err
+	}
+	if r.Credits < 0 {
+		return invalid("credits", strconv.Itoa(int(r.Credits)), fmt.Sprintf("0 to %d", MaxCredits))
+	}
+	if err := checkCount("acks", len(r.Acks)); err != nil {
+		return err
+	}
+	if err := checkCount("nacks", len(r.Nacks)); err != nil {
+		return err
+	}
+	return checkNacks(r.Nacks)
+}
+
+func checkAck(r *carillonv1.AckRequest) error {
+	if err := known("AckRequest", r); err != nil {
+		return err
+	}
+	return checkCount("tokens", len(r.Tokens))
+}
+
+func checkNack(r *carillonv1.NackRequest) error {
+	if err := known("NackRequest", r); err != nil {
+		return err
+	}
+	if err := checkCount("nacks", len(r.Nacks)); err != nil {
+		return err
+	}
+	return checkNacks(r.Nacks)
+}
+
+func checkNacks(nacks []*carillonv1.Nack) error {
+	for _, n := range nacks {
+		if err := known("Nack", n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkCount(field string, n int) error {
+	if n > MaxAnswers {
+		return invalid(field, fmt.Sprintf("%d items", n), fmt.Sprintf("at most %d items", MaxAnswers))
+	}
+	return nil
+}
+
+// checkToken reads a token; one that our own delivery cannot have carried is refused.
+func checkToken(field string, b []byte) (raftfsm.Token, error) {
+	t, err := raftfsm.ParseToken(b)
+	if err == nil {
+		err = checkKey(t.Namespace, t.ID)
+	}
+	if err != nil {
+		return raftfsm.Token{}, invalid(field, show(string(b)), "the token of a delivery")
+	}
+	return t, nil
+}
+
+func checkKey(namespace, id string) error {
+	if err := checkNamespace(namespace); err != nil {
+		return err
+	}
+	return checkName("id", id, raftfsm.MaxIDBytes)
+}
+
+func checkNamespace(s string) error {
+	if len(s) > raftfsm.MaxNamespaceBytes {
+		return invalid("namespace", show(s), fmt.Sprintf("at most %d bytes", raftfsm.MaxNamespaceBytes))
+	}
+	for i := range len(s) {
+		if c := s[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return invalid("namespace", show(s), "only a-z, 0-9 and -")
+		}
+	}
+	return nil
+}
+
+// checkName checks an opaque name: not empty, bounded, UTF-8 without NUL.
+func checkName(field, s string, limit int) error {
+	if s == "" {
+		return invalid(field, `""`, fmt.Sprintf("1 to %d bytes", limit))
+	}
+	return checkPart(field, s, limit)
+}
+
+// checkPart is checkName for a text that may be empty.
+func checkPart(field, s string, limit int) error {
+	if len(s) > limit {
+		return invalid(field, show(s), fmt.Sprintf("at most %d bytes", limit))
+	}
+	if err := checkText(field, s); err != nil {
+		return err
+	}
+	if strings.IndexByte(s, 0) >= 0 {
+		return invalid(field, show(s), "must not contain NUL")
+	}
+	return nil
+}
+
+func checkText(field, s string) error {
+	if !utf8.ValidString(s) {
+		return invalid(field, show(s), "must be valid UTF-8")
+	}
+	return nil
+}
+
+func checkRequestID(s string) error { return checkPart("request_id", s, raftfsm.MaxRequestIDBytes) }
+
+func checkRevision(n int64) error {
+	if n < 0 {
+		return invalid("expected_revision", strconv.FormatInt(n, 10), "not negative")
+	}
+	return nil
+}
+
+// known refuses fields that this version does not know: a newer client's wish must not be dropped in silence.
+func known(message string, m proto.Message) error {
+	unknown := m.ProtoReflect().GetUnknown()
+	if len(unknown) == 0 {
+		return nil
+	}
+	number, _, n := protowire.ConsumeTag(unknown)
+	if n < 0 {
+		return invalid(message, "malformed bytes", "well-formed protobuf")
+	}
+	return invalid(message, fmt.Sprintf("unknown field %d", number), "the fields of "+message+" that this version knows")
+}
+
+func invalid(field, value, limit string) error {
+	return &shard.InvalidError{Field: field, Value: value, Limit: limit}
+}
+
+// maxShownBytes cuts a value in an error.
+const maxShownBytes = 40
+
+func show(s string) string {
+	if len(s) <= maxShownBytes {
+		return strconv.QuoteToASCII(s)
+	}
+	cut := maxShownBytes
+	for cut > maxShownBytes-utf8.UTFMax && !utf8.RuneStart(s[cut]) {
+		cut--
+	}
+	return fmt.Sprintf("%s... (%s)", strconv.QuoteToASCII(s[:cut]), byteCount(len(s)))
+}
+
+func byteCount(n int) string { return fmt.Sprintf("%d bytes", n) }
