@@ -1,0 +1,148 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/carillon-timers/carillon/client"
+)
+
+// Nemesis breaks the cluster while the workload runs.
+type Nemesis struct {
+	Cluster *Cluster
+	Client  *client.Client
+	History *History
+	Random  *rand.Rand
+	Log     func(format string, args ...any)
+}
+
+// KillLeaders kills the leader of a random shard with SIGKILL, leaves it down for one to three seconds, starts it again
+// and waits until it is ready; again and again.
+func (n *Nemesis) KillLeaders(ctx context.Context, kills int) error {
+	for i := range kills {
+		shard, leader, err := n.someLeader(ctx)
+		if err != nil {
+			return err
+		}
+		n.fault("kill -9 %s, the leader of shard %d (%d of %d)", leader.ID, shard, i+1, kills)
+		leader.Kill()
+		if err := pause(ctx, time.Second+time.Duration(n.Random.Int64N(int64(2*time.Second)))); err != nil {
+			return err
+		}
+		if err := n.restart(ctx, leader); err != nil {
+			return err
+		}
+		if err := pause(ctx, time.Second+time.Duration(n.Random.Int64N(int64(2*time.Second)))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// KillBusiest waits, kills the node that leads most shards and starts it again after two seconds; it returns when the
+// node leads again.
+func (n *Nemesis) KillBusiest(ctx context.Context, wait time.Duration) error {
+	if err := pause(ctx, wait); err != nil {
+		return err
+	}
+	leads, err := n.leads(ctx)
+	if err != nil {
+		return err
+	}
+	busiest := n.Cluster.Nodes[0]
+	for _, p := range n.Cluster.Nodes {
+		if leads[p.ID] > leads[busiest.ID] {
+			busiest = p
+		}
+	}
+	n.fault("kill -9 %s, which leads %d shards", busiest.ID, leads[busiest.ID])
+	busiest.Kill()
+	if err := pause(ctx, 2*time.Second); err != nil {
+		return err
+	}
+	if err := n.restart(ctx, busiest); err != nil {
+		return err
+	}
+	for {
+		if leads, err = n.leads(ctx); err == nil && leads[busiest.ID] > 0 {
+			n.fault("%s leads %d shards again", busiest.ID, leads[busiest.ID])
+			return nil
+		}
+		if err := pause(ctx, 100*time.Millisecond); err != nil {
+			return fmt.Errorf("%s does not lead again: %w", busiest.ID, err)
+		}
+	}
+}
+
+// KillAll waits, kills all nodes at once and starts them again after the pause.
+func (n *Nemesis) KillAll(ctx context.Context, wait, down time.Duration) error {
+	if err := pause(ctx, wait); err != nil {
+		return err
+	}
+	n.fault("kill -9 of all nodes")
+	for _, p := range n.Cluster.Nodes {
+		p.Kill()
+	}
+	if err := pause(ctx, down); err != nil {
+		return err
+	}
+	n.fault("start all nodes")
+	if err := n.Cluster.Start(); err != nil {
+		return err
+	}
+	if err := n.Cluster.WaitReady(ctx); err != nil {
+		return err
+	}
+	n.fault("all nodes are ready")
+	return nil
+}
+
+func (n *Nemesis) restart(ctx context.Context, p *Process) error {
+	n.fault("start %s", p.ID)
+	if err := p.Start(); err != nil {
+		return err
+	}
+	if err := p.WaitReady(ctx); err != nil {
+		return err
+	}
+	n.fault("%s is ready", p.ID)
+	return nil
+}
+
+func (n *Nemesis) fault(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	now := time.Now().UnixNano()
+	n.History.Add(Event{Kind: Fault, Start: now, End: now, Answer: text})
+	n.Log("%s", text)
+}
+
+// someLeader picks a random shard and the process that leads it.
+func (n *Nemesis) someLeader(ctx context.Context) (int, *Process, error) {
+	for {
+		shards, err := n.Client.Shards(ctx)
+		if err == nil && len(shards) > 0 {
+			shard := shards[n.Random.IntN(len(shards))]
+			if p := n.Cluster.Node(shard.Leader); p != nil && p.Up() {
+				return shard.ID, p, nil
+			}
+		}
+		if err := pause(ctx, 50*time.Millisecond); err != nil {
+			return 0, nil, fmt.Errorf("no shard has a leader: %w", err)
+		}
+	}
+}
+
+// leads counts the shards that each node leads.
+func (n *Nemesis) leads(ctx context.Context) (map[string]int, error) {
+	shards, err := n.Client.Shards(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("ask for the shards: %w", err)
+	}
+	leads := map[string]int{}
+	for _, s := range shards {
+		leads[s.Leader]++
+	}
+	return leads, nil
+}
