@@ -1,0 +1,229 @@
+package wheel
+
+const (
+	workMax  = 8192 // elements that one Advance handles at most, which bounds how long it takes (about 0.1 ms)
+	aheadMin = 512  // elements of a block that are moved ahead at least in one Advance
+	aheadBig = 2048 // elements of a slot from which on Next asks to be called for moving it ahead
+	touchMax = 8192 // elements of a slot up to which stale ones are dropped, and the entries warmed up, on the way to level 0
+)
+
+// Advance brings time to now and fills due, from its start, with entries that are due, in the order of When and then
+// of insertion. It returns their number. An entry that is emitted has left the wheel. more says that there is more to
+// do for this now: due was too short, or the work of one call was up (n may then be 0); do what else is urgent and call again.
+func (w *Wheel) Advance(now Tick, due []Due) (n int, more bool) {
+	target := max(min(now, MaxTick)+1, w.base)
+	budget := workMax
+	n, more = w.drainPast(due, &budget)
+	for !more {
+		t, l := w.first()
+		if l > levels || t > target || l == 0 && t == target {
+			w.settle(target)
+			w.openAhead(budget)
+			break
+		}
+		w.base = max(w.base, t)
+		if l == 0 {
+			k := w.drain(t, due[n:], &budget)
+			n += k
+			more = w.slots[slotOf(0, t)].head != 0
+			continue
+		}
+		for j := range l {
+			w.open[j] = max(w.open[j], t)
+		}
+		more = !w.moveDown(l, t, &budget)
+	}
+	w.sweepSome(sweepPerAdvance)
+	return n, more
+}
+
+// Next is a lower bound of the next tick at which Advance has work; it is exact if that lies in the lowest level
+// and no removed entry lies there. It is not ok if the wheel is empty.
+func (w *Wheel) Next() (Tick, bool) {
+	if len(w.past.heap) > 0 {
+		return w.Now(), true
+	}
+	if w.sweep.on || w.sweepDue() {
+		return w.base, true
+	}
+	t, l := w.first()
+	if l > levels || w.Len() == 0 {
+		return 0, false
+	}
+	for k := range levels {
+		if w.aheadSize(k) > aheadBig {
+			t = min(t, max(w.base, w.open[k]-span(k+1)/2))
+		}
+	}
+	return t, true
+}
+
+// first is the earliest tick that holds something: an occupied slot of level 0, or the start of a block that must be
+// moved down from level l. l is above levels if the lists are empty.
+func (w *Wheel) first() (t Tick, l int) {
+	for l := range levels {
+		d, ok := w.bits[l].from(int(w.base>>(levelBits*l)) & posMask)
+		if !ok {
+			continue
+		}
+		t := w.base&^(span(l)-1) + Tick(d)<<(levelBits*l)
+		if t >= w.open[l] && w.aheadSize(l) == 0 {
+			w.open[l] += span(l + 1) // the sweep took the rest of a block that was being moved ahead
+		}
+		if t < w.open[l] {
+			return t, l
+		}
+	}
+	if w.farLen() > 0 {
+		return max(w.open[levels-1], w.farMin&^(span(levels)-1)), levels
+	}
+	return 0, levels + 1
+}
+
+// settle ends a turn: all before target has been emitted, and no block that holds target waits to be moved down.
+func (w *Wheel) settle(target Tick) {
+	w.base = target
+	for l := range levels {
+		if w.open[l] <= target {
+			w.open[l] = target&^(span(l+1)-1) + span(l+1)
+		}
+	}
+}
+
+// openAhead moves the next block of each level down while time is in the second half of the present one, a slice
+// each time, so that no large slot holds up what is due when its block begins.
+func (w *Wheel) openAhead(budget int) {
+	for l := levels - 1; l >= 0; l-- {
+		left := w.open[l] - w.base
+		if left > span(l+1)/2 || l < levels-1 && w.open[l] == w.open[l+1] {
+			continue
+		}
+		size := w.aheadSize(l)
+		if size == 0 {
+			w.open[l] += span(l + 1)
+			continue
+		}
+		slice := min(max(aheadMin, 2*size/int(left)), budget)
+		if slice > 0 {
+			budget -= slice
+			w.moveDown(l+1, w.open[l], &slice)
+		}
+	}
+}
+
+// aheadSize is the number of elements in the block that level l takes over next.
+func (w *Wheel) aheadSize(l int) int {
+	if l < levels-1 {
+		return int(w.slots[slotOf(l+1, w.open[l])].n)
+	}
+	if w.slots[slotKept].n == 0 && w.farMin >= w.open[l]+span(levels) {
+		return 0
+	}
+	return w.farLen()
+}
+
+func (w *Wheel) farLen() int { return int(w.slots[slotFar].n + w.slots[slotKept].n) }
+
+// moveDown moves the slot of level l whose block begins at t to level l-1, in order. Until it says that this is
+// done, new elements of the block still go to the slot's end, behind the older ones.
+func (w *Wheel) moveDown(l int, t Tick, budget *int) bool {
+	if l == levels {
+		return w.moveFar(t, budget)
+	}
+	si := slotOf(l, t)
+	s := &w.slots[si]
+	check := l == 1 && s.n <= touchMax
+	for s.head != 0 {
+		if *budget <= 0 {
+			return false
+		}
+		c := w.chunks.at(s.head)
+		for _, el := range c.el[c.off:c.n] {
+			if check && w.stale(el) {
+				w.elems--
+				continue
+			}
+			w.push(slotOf(l-1, t|Tick(el.low)&(span(l)-1)), el)
+		}
+		s.n -= uint32(c.n - c.off)
+		*budget -= int(c.n - c.off)
+		w.pop(si)
+	}
+	w.open[l-1] = t + span(l)
+	return true
+}
+
+// moveFar goes through the far list, moves the block that begins at t to the highest level and keeps the rest.
+func (w *Wheel) moveFar(t Tick, budget *int) bool {
+	s := &w.slots[slotFar]
+	for s.head != 0 {
+		if *budget <= 0 {
+			return false
+		}
+		c := w.chunks.at(s.head)
+		for i := int(c.off); i < int(c.n); i += 2 {
+			when := c.farTick(i)
+			if when < t+span(levels) {
+				w.push(slotOf(levels-1, when), c.el[i])
+			} else {
+				w.keptMin = min(w.keptMin, when)
+				w.pushFar(slotKept, when, c.el[i])
+			}
+		}
+		s.n -= uint32(c.n-c.off) / 2
+		*budget -= int(c.n - c.off)
+		w.pop(slotFar)
+	}
+	w.slots[slotFar], w.slots[slotKept] = w.slots[slotKept], slot{}
+	w.farMin, w.keptMin = w.keptMin, MaxTick
+	w.sweep.leave(slotFar)
+	w.sweep.leave(slotKept)
+	w.open[levels-1] = t + span(levels)
+	return true
+}
+
+// drain emits the slot of level 0 for tick t, as far as due and budget go.
+func (w *Wheel) drain(t Tick, due []Due, budget *int) (n int) {
+	si := slotOf(0, t)
+	s := &w.slots[si]
+	for s.head != 0 {
+		c := w.chunks.at(s.head)
+		for c.off < c.n {
+			if n == len(due) || *budget == 0 {
+				return n
+			}
+			el := c.el[c.off]
+			c.off++
+			s.n--
+			w.elems--
+			*budget--
+			e := w.entries.at(el.idx)
+			if e.stamp == el.stamp {
+				due[n] = Due{When: t, Ref: e.ref}
+				n++
+				w.leave(el.idx, e)
+			}
+		}
+		w.pop(si)
+	}
+	return n
+}
+
+// drainPast emits what was past when it came.
+func (w *Wheel) drainPast(due []Due, budget *int) (n int, more bool) {
+	for len(w.past.heap) > 0 {
+		if n == len(due) || *budget == 0 {
+			return n, true
+		}
+		p := w.past.pop()
+		w.elems--
+		*budget--
+		e := w.entries.at(p.idx)
+		if e.stamp == p.stamp {
+			due[n] = Due{When: p.when, Ref: e.ref}
+			n++
+			w.leave(p.idx, e)
+		}
+	}
+	return n, false
+}

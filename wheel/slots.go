@@ -1,0 +1,151 @@
+package wheel
+
+import "math/bits"
+
+const (
+	levels     = 5
+	levelBits  = 8
+	levelSlots = 2 << levelBits // two blocks of 256: the present one, and the next while it is opened ahead
+	posMask    = levelSlots - 1
+
+	slotFar  = levels * levelSlots // beyond the highest level
+	slotKept = slotFar + 1         // what stays there while the far list is gone through
+	slotsAll = slotFar + 2
+
+	chunkLen = 10
+)
+
+// element stands for an entry in a list. low is the lower half of its tick; the upper half follows from the slot.
+type element struct{ idx, stamp, low uint32 }
+
+// chunk is a link of a slot's list: two cache lines.
+type chunk struct {
+	next   uint32
+	n, off uint16 // elements off to n are in use
+	el     [chunkLen]element
+}
+
+// slot is a list of chunks in the order of insertion. 0 is no chunk.
+type slot struct{ head, tail, n uint32 }
+
+// bitmap has a bit for each slot of a level, and in sum one for each word.
+type bitmap struct {
+	words [levelSlots / 64]uint64
+	sum   uint8
+}
+
+func (b *bitmap) set(pos int) {
+	b.words[pos>>6] |= 1 << (pos & 63)
+	b.sum |= 1 << (pos >> 6)
+}
+
+func (b *bitmap) clear(pos int) {
+	b.words[pos>>6] &^= 1 << (pos & 63)
+	if b.words[pos>>6] == 0 {
+		b.sum &^= 1 << (pos >> 6)
+	}
+}
+
+func (b *bitmap) has(pos int) bool { return b.words[pos>>6]>>(pos&63)&1 != 0 }
+
+// from is the distance from pos to the first bit at or after it, going round; not ok if there is none.
+func (b *bitmap) from(pos int) (dist int, ok bool) {
+	if b.sum == 0 {
+		return 0, false
+	}
+	k := pos >> 6
+	if w := b.words[k] >> (pos & 63); w != 0 {
+		return bits.TrailingZeros64(w), true
+	}
+	// Words k+1 .. k+8: bit 0 of the rotated sum is word k+1, bit 7 is word k again, whose upper part is known to be empty.
+	k = (k + 1 + bits.TrailingZeros8(bits.RotateLeft8(b.sum, -(k+1)))) & 7
+	return (k<<6 + bits.TrailingZeros64(b.words[k]) - pos) & posMask, true
+}
+
+// span is the number of ticks that one slot of level l covers.
+func span(l int) Tick { return 1 << (levelBits * l) }
+
+// slotOf is the slot of a tick on level l.
+func slotOf(l int, when Tick) int { return l*levelSlots + int(when>>(levelBits*l))&posMask }
+
+// push appends an element to a slot's list.
+func (w *Wheel) push(si int, el element) {
+	s := &w.slots[si]
+	if s.tail != 0 {
+		if c := w.chunks.at(s.tail); c.n < chunkLen {
+			c.el[c.n] = el
+			c.n++
+			s.n++
+			return
+		}
+	}
+	c := w.extend(si)
+	c.el[0] = el
+	c.n = 1
+	s.n++
+}
+
+// extend appends an empty chunk to a slot's list.
+func (w *Wheel) extend(si int) *chunk {
+	s := &w.slots[si]
+	i, _ := w.chunks.alloc()
+	c := w.chunks.at(i)
+	c.next, c.n, c.off = 0, 0, 0
+	if s.tail != 0 {
+		w.chunks.at(s.tail).next = i
+	} else {
+		s.head = i
+		if si < slotFar {
+			w.bits[si/levelSlots].set(si & posMask)
+		}
+	}
+	s.tail = i
+	return c
+}
+
+// pop frees the first chunk of a slot's list, whose elements have been dealt with and are out of s.n.
+func (w *Wheel) pop(si int) {
+	s := &w.slots[si]
+	i := s.head
+	s.head = w.chunks.at(i).next
+	if s.head == 0 {
+		w.emptied(si)
+	}
+	w.sweep.leave(si)
+	w.freeChunk(i)
+}
+
+// emptied marks a slot as empty.
+func (w *Wheel) emptied(si int) {
+	w.slots[si] = slot{}
+	if si < slotFar {
+		w.bits[si/levelSlots].clear(si & posMask)
+	}
+}
+
+func (w *Wheel) freeChunk(i uint32) {
+	if !w.chunks.release(i) {
+		return
+	}
+	for s, ok := w.chunks.excess(); ok; s, ok = w.chunks.excess() {
+		w.chunks.drop(s)
+	}
+}
+
+// pushFar appends an element to a far list, where it takes two places: the second one carries the upper half of the tick.
+func (w *Wheel) pushFar(si int, when Tick, el element) {
+	w.push(si, el)
+	w.push(si, element{low: uint32(when >> 32)})
+	w.slots[si].n-- // a pair counts as one
+}
+
+// farTick is the tick of the pair at place i.
+func (c *chunk) farTick(i int) Tick { return Tick(c.el[i+1].low)<<32 | Tick(c.el[i].low) }
+
+// step is the number of places that an element takes in a slot's list.
+func step(si int) int {
+	if si >= slotFar {
+		return 2
+	}
+	return 1
+}
