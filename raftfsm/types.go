@@ -89,6 +89,9 @@ type Record struct {
 	Attempt   uint32
 	Created   int64
 	LastError string
+
+	// sum is the record's part of the state hash, set before the record is shared.
+	sum uint64
 }
 
 // Pair is a header or a label.

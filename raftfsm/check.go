@@ -1,0 +1,188 @@
+package raftfsm
+
+import "fmt"
+
+// Check verifies every invariant of the state and of the notes beside it, and says what is wrong. It looks at everything, under the lock:
+// for tests and for looking into a doubtful replica.
+func (f *FSM) Check() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.s.check(); err != nil {
+		return fmt.Errorf("shard %d at index %d: %w", f.o.Shard, f.s.index, err)
+	}
+	if err := f.lead.check(f.s); err != nil {
+		return fmt.Errorf("shard %d at index %d: leader's notes: %w", f.o.Shard, f.s.index, err)
+	}
+	return nil
+}
+
+func (s *state) check() error {
+	if err := s.table.check(); err != nil {
+		return err
+	}
+	if err := s.finished.check(); err != nil {
+		return err
+	}
+	if err := s.requests.check(); err != nil {
+		return err
+	}
+	if n := s.table.count(); s.byKey.size != n || s.order.len() != n {
+		return fmt.Errorf("%d records, %d in the index, %d in the order", n, s.byKey.size, s.order.len())
+	}
+	if s.byFinished.size != s.finished.live || s.byRequest.size != s.requests.len() {
+		return fmt.Errorf("%d finished and %d requests, %d and %d in the indexes", s.finished.live, s.requests.len(),
+			s.byFinished.size, s.byRequest.size)
+	}
+	for name, x := range map[string]*index{"key": &s.byKey, "finished": &s.byFinished, "request": &s.byRequest} {
+		if err := x.check(); err != nil {
+			return fmt.Errorf("%s index: %w", name, err)
+		}
+	}
+	var sum uint64
+	for _, part := range []func(*uint64) error{s.checkRecords, s.checkFinished, s.checkRequests} {
+		if err := part(&sum); err != nil {
+			return err
+		}
+	}
+	if sum != s.sum {
+		return fmt.Errorf("state sum is %016x, its parts give %016x", s.sum, sum)
+	}
+	return s.checkOrder()
+}
+
+func (s *state) checkRecords(sum *uint64) error {
+	accepted, payloads := map[uint64]bool{}, int64(0)
+	for slot := range s.table.length {
+		r := s.table.at(slot)
+		if r == nil {
+			continue
+		}
+		t := s.find(r.Namespace, r.ID)
+		if t.record != r || t.slot != slot {
+			return fmt.Errorf("slot %d (%s/%s) is not what its key finds", slot, r.Namespace, r.ID)
+		}
+		if _, ok := s.findFinished(&t); ok {
+			return fmt.Errorf("%s/%s is pending and finished", r.Namespace, r.ID)
+		}
+		if r.Accepted == 0 || r.Accepted > s.accepted || accepted[r.Accepted] {
+			return fmt.Errorf("%s/%s has place %d of %d, or it is taken", r.Namespace, r.ID, r.Accepted, s.accepted)
+		}
+		if r.Revision == 0 || r.Revision > s.index || r.Created > s.clock {
+			return fmt.Errorf("%s/%s of revision %d, created %d, is younger than index %d, clock %d", r.Namespace, r.ID, r.Revision, r.Created, s.index, s.clock)
+		}
+		if got := s.recordSum(r); got != r.sum {
+			return fmt.Errorf("%s/%s was changed in its place: sum %016x, now %016x", r.Namespace, r.ID, r.sum, got)
+		}
+		accepted[r.Accepted] = true
+		payloads += int64(len(r.Payload))
+		*sum += r.sum
+	}
+	if payloads != s.payloads {
+		return fmt.Errorf("payloads of %d bytes, counted %d", payloads, s.payloads)
+	}
+	return nil
+}
+
+func (s *state) checkFinished(sum *uint64) error {
+	view, at := s.finished.share(), int64(-1<<63)
+	return view.each(func(seq uint64, c *finishedChunk, i uint64) error {
+		namespace, id, _ := c.texts(i)
+		t := s.find(string(namespace), string(id))
+		if got, ok := s.findFinished(&t); !ok || got != seq {
+			return fmt.Errorf("finished %d (%s/%s) is not what its key finds: %d", seq, namespace, id, got)
+		}
+		if it := &c.items[i]; it.at < at || it.at > s.clock {
+			return fmt.Errorf("finished %d (%s/%s) ended at %d, after one of %d, clock %d", seq, namespace, id, it.at, at, s.clock)
+		}
+		at = c.items[i].at
+		*sum += s.finishedSum(seq)
+		return nil
+	})
+}
+
+func (s *state) checkRequests(sum *uint64) error {
+	view, at := s.requests.share(), int64(-1<<63)
+	return view.each(func(seq uint64, it *requestItem) error {
+		ref, ok := s.byRequest.find(requestHash(it.high, it.low), func(ref uint32) bool { return ref == uint32(seq) })
+		if !ok || s.requests.sequence(ref) != seq {
+			return fmt.Errorf("request %d is not in the index", seq)
+		}
+		if it.at < at || it.at > s.clock {
+			return fmt.Errorf("request %d is of %d, after one of %d, clock %d", seq, it.at, at, s.clock)
+		}
+		at = it.at
+		*sum += s.requestSum(seq, it)
+		return nil
+	})
+}
+
+func (s *state) checkOrder() error {
+	var last *Record
+	var err error
+	s.order.from("", "", func(slot uint32) bool {
+		r := s.table.at(slot)
+		if r == nil || last != nil && (last.Namespace > r.Namespace || last.Namespace == r.Namespace && last.ID >= r.ID) {
+			err = fmt.Errorf("order: slot %d is free or not in order", slot)
+			return false
+		}
+		last = r
+		return true
+	})
+	return err
+}
+
+// check verifies that each number can be found from its home, and the counts.
+func (x *index) check() error {
+	size := 0
+	for n := range x.parts {
+		p := &x.parts[n]
+		used, mask := 0, uint64(len(p.cells)-1)
+		for i, c := range p.cells {
+			if c == 0 {
+				continue
+			}
+			used++
+			for j := home(c, mask); j != uint64(i); j = (j + 1) & mask {
+				if p.cells[j] == 0 {
+					return fmt.Errorf("part %d: cell %d cannot be reached from its home", n, i)
+				}
+			}
+		}
+		if used != p.used || used*4 > len(p.cells)*3 {
+			return fmt.Errorf("part %d: %d of %d cells are used, counted %d", n, used, len(p.cells), p.used)
+		}
+		size += used
+	}
+	if size != x.size {
+		return fmt.Errorf("%d cells are used, counted %d", size, x.size)
+	}
+	return nil
+}
+
+func (l *leadership) check(s *state) error {
+	if int(s.table.length) != len(l.notes) {
+		return fmt.Errorf("%d notes for %d slots", len(l.notes), s.table.length)
+	}
+	held, open := 0, 0
+	for slot, n := range l.notes {
+		if n != 0 && s.table.at(uint32(slot)) == nil {
+			return fmt.Errorf("slot %d is free and has a note", slot)
+		}
+		held += int(n & noteHeld)
+	}
+	for key, n := range l.absent {
+		if t := s.find(key.namespace, key.id); t.record != nil || n == 0 {
+			return fmt.Errorf("%s/%s has %d holds apart from its slot", key.namespace, key.id, n)
+		}
+		held += int(n)
+	}
+	for _, is := range l.holds.open {
+		if is {
+			open++
+		}
+	}
+	if held != open {
+		return fmt.Errorf("%d holds on timers, %d open", held, open)
+	}
+	return nil
+}

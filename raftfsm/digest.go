@@ -1,0 +1,73 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// The state hash is the wrapped sum of XXH64 over each record, finished timer and remembered write in a canonical form,
+// mixed with the counters. So it follows each change at the cost of that change, does not depend on slots, and is equal
+// on replicas at one index.
+
+func appendText(b []byte, text string) []byte {
+	return append(binary.AppendUvarint(b, uint64(len(text))), text...)
+}
+
+func appendNumbers(b []byte, numbers ...uint64) []byte {
+	for _, n := range numbers {
+		b = binary.LittleEndian.AppendUint64(b, n)
+	}
+	return b
+}
+
+func appendPairs(b []byte, pairs []Pair) []byte {
+	b = binary.AppendUvarint(b, uint64(len(pairs)))
+	for _, p := range pairs {
+		b = appendText(appendText(b, p.Key), p.Value)
+	}
+	return b
+}
+
+func (s *state) recordSum(r *Record) uint64 {
+	b := append(s.scratch[:0], 1)
+	b = appendText(appendText(appendText(appendText(b, r.Namespace), r.ID), r.Queue), r.ContentType)
+	b = appendText(b, r.LastError)
+	b = appendPairs(appendPairs(b, r.Headers), r.Labels)
+	b = appendNumbers(b, uint64(r.Retry.Lease), uint64(r.Retry.InitialBackoff), uint64(r.Retry.MaxBackoff),
+		math.Float64bits(r.Retry.Multiplier), uint64(r.Due), uint64(r.NextDue), r.Accepted, r.Revision,
+		uint64(r.Attempt), uint64(r.Created))
+	b = append(b, r.Payload...)
+	s.scratch = b
+	return xxhash.Sum64(b)
+}
+
+func (s *state) finishedSum(seq uint64) uint64 {
+	it := s.finishedAt(seq)
+	namespace, id, queue := s.finishedTexts(seq)
+	firing := uint64(0)
+	if it.firing {
+		firing = 1
+	}
+	b := append(s.scratch[:0], 2, byte(len(namespace)), byte(len(id)))
+	b = append(append(append(b, namespace...), id...), queue...)
+	b = appendNumbers(b, seq, it.revision, uint64(it.due), uint64(it.created), uint64(it.at), uint64(it.attempt),
+		uint64(it.state), firing)
+	s.scratch = b
+	return xxhash.Sum64(b)
+}
+
+func (s *state) requestSum(seq uint64, it *requestItem) uint64 {
+	b := append(s.scratch[:0], 3)
+	b = appendNumbers(b, seq, it.high, it.low, it.revision, uint64(it.due), uint64(it.at), uint64(it.answer))
+	s.scratch = b
+	return xxhash.Sum64(b)
+}
+
+// digest is the hash of the whole state.
+func (s *state) digest() uint64 {
+	var b [80]byte
+	return xxhash.Sum64(appendNumbers(b[:0], s.sum, s.index, s.epoch, uint64(s.clock), uint64(s.epochClock), s.accepted,
+		s.finished.last, s.requests.last, uint64(s.table.count()), uint64(s.finished.live)))
+}

@@ -1,0 +1,18 @@
+// Package raftfsm is the replicated state of a shard: the table of its timers, and the formats of the log and of the
+// snapshot. It knows no Raft, no clock and no randomness; the wheel is an index of the table, kept by its owner from the
+// ops that Apply pushes.
+//
+// Invariants (Check verifies those that are about data):
+//
+//  1. The state after index i depends on the log up to i alone, on the limits in Options, and on nothing else: not on slot
+//     numbers, map order, the leader's flags or whether the replica was restored from a snapshot.
+//  2. A timer in the table is armed: every record that comes into a slot is followed by an Arm of the slot, and only a
+//     Disarm (the slot is free) or a Reset takes it away. A slot whose hold is lifted without effect is armed again.
+//  3. A record that is in the table is never changed; a change puts a new one in its place.
+//  4. What a command on its way would settle is not handed out: from Stamp until it is applied, released, or the epoch
+//     is over. So a Cancel that was stamped as not firing finds the timer as Stamp saw it.
+//  5. Apply waits for nothing, and what it does beyond its own commands is bounded per entry.
+//
+// Threads: any goroutine may call any method. One mutex guards all; it is a leaf: nothing is called under it but
+// Feed.PushN. WriteTo and Restore do their work outside it.
+package raftfsm

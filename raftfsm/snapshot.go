@@ -1,0 +1,234 @@
+package raftfsm
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"slices"
+
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+)
+
+// A snapshot is a magic, the format version (little endian, 32 bits) and chunks. A chunk is its length, CRC32C, and so many
+// bytes of messages; the checksum goes over the chunk's length and bytes and all chunks before it, so that none can be lost
+// or moved. A message is a kind, its length as a uvarint, and a message of carillonlog.v1. The order is fixed: header,
+// records by (next due, accepted), finished timers and requests by sequence, trailer; then the file ends. So equal states
+// give equal bytes, whatever slots they use, and a reader arms its wheel in order without sorting.
+const (
+	snapshotMagic   = "CARISNAP"
+	snapshotVersion = 1
+	// snapshotChunk is where a chunk ends; maxSnapshotChunk is what a reader accepts.
+	snapshotChunk    = 256 << 10
+	maxSnapshotChunk = snapshotChunk + 2*MaxPayloadBytes
+)
+
+// Kinds of message in a snapshot, in their order.
+const (
+	kindHeader byte = iota + 1
+	kindRecord
+	kindFinished
+	kindRequest
+	kindTrailer
+)
+
+// Snapshot is the state after one entry. It stays as it is while entries are applied.
+type Snapshot struct {
+	f      *FSM
+	header logv1.SnapshotHeader
+	hash   uint64
+	// owner is the table that the pages are shared with. Guarded by f.mu.
+	owner *table
+	// released is set once. Guarded by f.mu.
+	released bool
+	pages    []*page
+	finished finishedView
+	requests requestView
+}
+
+var errReleased = errors.New("snapshot is released")
+
+// Snapshot takes the state as it is. It copies page pointers only (a few µs at a million timers); a page is copied when it is
+// written for the first time afterwards, until Release. It fails on a replica that has stopped.
+func (f *FSM) Snapshot() (*Snapshot, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.poison != nil {
+		return nil, fmt.Errorf("snapshot: %w", f.poison)
+	}
+	s := f.s
+	snap := &Snapshot{f: f, hash: s.digest(), pages: s.table.share(), finished: s.finished.share(), requests: s.requests.share()}
+	h := &snap.header
+	h.Index, h.Epoch, h.ClockMs, h.EpochClockMs, h.Accepted = s.index, s.epoch, s.clock, s.epochClock, s.accepted
+	h.Records, h.Finished, h.Requests = uint64(s.table.count()), uint64(s.finished.live), uint64(s.requests.len())
+	h.FinishedSequence, h.RequestSequence = s.finished.last, s.requests.last
+	snap.owner = &s.table
+	return snap, nil
+}
+
+// Index is that of the last entry in the snapshot.
+func (s *Snapshot) Index() uint64 { return s.header.Index }
+
+// Release ends the copying of pages for this snapshot, and what it holds can be collected. It may be called again, but not
+// beside WriteTo.
+func (s *Snapshot) Release() {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	if !s.released {
+		s.owner.release()
+		s.released = true
+		s.pages, s.finished, s.requests = nil, finishedView{}, requestView{}
+	}
+}
+
+func (s *Snapshot) isReleased() bool {
+	s.f.mu.Lock()
+	defer s.f.mu.Unlock()
+	return s.released
+}
+
+// sorted returns the records by (NextDue, Accepted).
+func (s *Snapshot) sorted() []*Record {
+	records := make([]*Record, 0, s.header.Records)
+	for _, p := range s.pages {
+		for _, r := range p {
+			if r != nil {
+				records = append(records, r)
+			}
+		}
+	}
+	slices.SortFunc(records, compareDue)
+	return records
+}
+
+// WriteTo writes the snapshot and returns the number of bytes. Beside the writing it costs the sorting of the records.
+func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
+	if s.isReleased() {
+		return 0, errReleased
+	}
+	sw := snapshotWriter{w: w, chunk: make([]byte, chunkHeader, snapshotChunk+chunkHeader)}
+	sw.write(binary.LittleEndian.AppendUint32([]byte(snapshotMagic), snapshotVersion))
+	if err := sw.message(kindHeader, &s.header); err != nil {
+		return sw.written, err
+	}
+	var m recordMessage
+	for _, r := range s.sorted() {
+		if err := sw.message(kindRecord, m.of(r)); err != nil {
+			return sw.written, err
+		}
+	}
+	err := s.finished.each(func(seq uint64, c *finishedChunk, i uint64) error {
+		return sw.message(kindFinished, finishedMessage(seq, c, i))
+	})
+	if err != nil {
+		return sw.written, err
+	}
+	err = s.requests.each(func(_ uint64, it *requestItem) error { return sw.message(kindRequest, requestMessage(it)) })
+	if err != nil {
+		return sw.written, err
+	}
+	trailer := logv1.SnapshotTrailer{Messages: s.header.Records + s.header.Finished + s.header.Requests, StateHash: s.hash}
+	if err := sw.message(kindTrailer, &trailer); err != nil {
+		return sw.written, err
+	}
+	sw.flush()
+	return sw.written, sw.err
+}
+
+type vtMessage interface {
+	SizeVT() int
+	MarshalToSizedBufferVT(b []byte) (int, error)
+	UnmarshalVT(b []byte) error
+	HasUnknown() bool
+}
+
+const chunkHeader = 8
+
+// snapshotWriter fills chunks and writes each as one piece.
+type snapshotWriter struct {
+	w        io.Writer
+	chunk    []byte // begins with room for its header
+	checksum uint32
+	written  int64
+	err      error
+}
+
+func (w *snapshotWriter) write(b []byte) {
+	if w.err != nil {
+		return
+	}
+	n, err := w.w.Write(b)
+	w.written += int64(n)
+	if err != nil {
+		w.err = fmt.Errorf("write snapshot: %w", err)
+	}
+}
+
+func (w *snapshotWriter) flush() {
+	binary.LittleEndian.PutUint32(w.chunk, uint32(len(w.chunk)-chunkHeader))
+	w.checksum = chunkChecksum(w.checksum, w.chunk)
+	binary.LittleEndian.PutUint32(w.chunk[4:], w.checksum)
+	w.write(w.chunk)
+	w.chunk = w.chunk[:chunkHeader]
+}
+
+func chunkChecksum(before uint32, chunk []byte) uint32 {
+	return crc32.Update(crc32.Update(before, castagnoli, chunk[:4]), castagnoli, chunk[chunkHeader:])
+}
+
+func (w *snapshotWriter) message(kind byte, m vtMessage) error {
+	size := m.SizeVT()
+	if len(w.chunk) > chunkHeader && len(w.chunk)+size > snapshotChunk {
+		w.flush()
+	}
+	w.chunk = binary.AppendUvarint(append(w.chunk, kind), uint64(size))
+	start := len(w.chunk)
+	w.chunk = slices.Grow(w.chunk, size)[:start+size]
+	if _, err := m.MarshalToSizedBufferVT(w.chunk[start:]); err != nil {
+		return fmt.Errorf("write snapshot: %w", err)
+	}
+	return w.err
+}
+
+// recordMessage is the message of one record after the other, without allocating one for each.
+type recordMessage struct {
+	record logv1.Record
+	timer  logv1.Schedule
+	retry  logv1.RetryPolicy
+}
+
+func (m *recordMessage) of(r *Record) *logv1.Record {
+	t := &m.timer
+	t.Namespace, t.Id, t.DueMs, t.Queue, t.Payload, t.ContentType = r.Namespace, r.ID, r.Due, r.Queue, r.Payload, r.ContentType
+	t.Headers, t.Labels = pairMessages(t.Headers, r.Headers), pairMessages(t.Labels, r.Labels)
+	p := &m.retry
+	p.LeaseMs, p.InitialBackoffMs, p.MaxBackoffMs, p.Multiplier = r.Retry.Lease, r.Retry.InitialBackoff, r.Retry.MaxBackoff, r.Retry.Multiplier
+	t.Retry = p
+	out := &m.record
+	out.Timer, out.Accepted, out.Revision, out.Attempt = t, r.Accepted, r.Revision, r.Attempt
+	out.NextDueMs, out.CreatedMs, out.LastError = r.NextDue, r.Created, r.LastError
+	return out
+}
+
+func pairMessages(out []*logv1.Pair, pairs []Pair) []*logv1.Pair {
+	out = out[:0]
+	for _, p := range pairs {
+		out = append(out, &logv1.Pair{Key: p.Key, Value: p.Value})
+	}
+	return out
+}
+
+func finishedMessage(seq uint64, c *finishedChunk, i uint64) *logv1.Finished {
+	it := &c.items[i]
+	namespace, id, queue := c.texts(i)
+	return &logv1.Finished{
+		Namespace: string(namespace), Id: string(id), State: uint32(it.state), Revision: it.revision, Attempt: it.attempt,
+		DueMs: it.due, CreatedMs: it.created, FinishedMs: it.at, Queue: string(queue), Firing: it.firing, Sequence: seq,
+	}
+}
+
+func requestMessage(it *requestItem) *logv1.Request {
+	key := binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(nil, it.high), it.low)
+	return &logv1.Request{Key: key, Revision: it.revision, DueMs: it.due, Answer: it.answer, AtMs: it.at}
+}

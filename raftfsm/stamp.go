@@ -1,0 +1,165 @@
+package raftfsm
+
+import (
+	"math"
+
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+)
+
+// guardMillis is how far the clock of the leader before may have been ahead of this one's (the clock guard).
+const guardMillis = 500
+
+// Stamp makes commands ready for one log entry under the epoch and returns the clock for that entry, Unix milliseconds: now,
+// or the last clock if now is behind it. It writes into the commands: delays become due times (rounded up, never early),
+// Cancel learns whether the timer may have been handed out, Retry gets the due time of its next attempt.
+//
+// rejected has one place for each command; one that is not nil is the command's result, and the command is not to be
+// proposed: a token that is known to be old (StaleToken), or a delay out of range (Invalid).
+//
+// Cancel, Complete and Retry hold their timer: HandOut gives it to nobody until the command is applied or released, or
+// another epoch begins. So each command that was stamped and not rejected must be proposed under this epoch, or given
+// to ReleaseHolds.
+func (f *FSM) Stamp(epoch uint64, nowMs int64, cmds []*Command) (clock int64, rejected []*Result) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lead.clock = max(nowMs, f.lead.clock, f.s.clock)
+	if epoch > f.lead.epoch && epoch >= f.s.epoch {
+		f.enter(epoch)
+		f.push()
+	}
+	rejected = make([]*Result, len(cmds))
+	for i, c := range cmds {
+		rejected[i] = f.stamp(epoch, c)
+	}
+	return f.lead.clock, rejected
+}
+
+func (f *FSM) stamp(epoch uint64, c *Command) *Result {
+	switch k := c.Kind.(type) {
+	case *logv1.Command_Schedule:
+		return f.stampDue(&k.Schedule.DueMs, &k.Schedule.DelayMs, &k.Schedule.IsDelay)
+	case *logv1.Command_Reschedule:
+		return f.stampDue(&k.Reschedule.DueMs, &k.Reschedule.DelayMs, &k.Reschedule.IsDelay)
+	case *logv1.Command_Cancel:
+		t := f.s.find(space(k.Cancel.Namespace), k.Cancel.Id)
+		k.Cancel.Firing = t.record != nil && f.mayBeOut(epoch, &t)
+		k.Cancel.Hold = f.hold(epoch, &t)
+	case *logv1.Command_Complete:
+		t := f.s.find(space(k.Complete.Namespace), k.Complete.Id)
+		if r := f.staleToken(epoch, &t, k.Complete.Revision, k.Complete.Attempt, k.Complete.TokenEpoch); r != nil {
+			return r
+		}
+		k.Complete.Hold = f.hold(epoch, &t)
+	case *logv1.Command_Retry:
+		t := f.s.find(space(k.Retry.Namespace), k.Retry.Id)
+		if r := f.staleToken(epoch, &t, k.Retry.Revision, k.Retry.Attempt, k.Retry.TokenEpoch); r != nil {
+			return r
+		}
+		if r := f.stampRetry(&t, k.Retry); r != nil {
+			return r
+		}
+		k.Retry.Hold = f.hold(epoch, &t)
+	}
+	return nil
+}
+
+// stampDue turns a delay into a due time.
+func (f *FSM) stampDue(due, delay *int64, isDelay *bool) *Result {
+	if !*isDelay {
+		return nil
+	}
+	at, r := f.after("delay", *delay)
+	if r == nil {
+		*due, *delay, *isDelay = at, 0, false
+	}
+	return r
+}
+
+// after is the first millisecond that is the delay away from now. The clock is a millisecond cut short, so unless there is
+// nothing to wait for it takes one more not to be early.
+func (f *FSM) after(field string, delay int64) (int64, *Result) {
+	if delay < 0 || delay > MaxAheadMillis {
+		r := invalid(field, "%d ms; 0 to %d are allowed", delay, int64(MaxAheadMillis))
+		return 0, &r
+	}
+	if delay == 0 {
+		return f.lead.clock, nil
+	}
+	return f.lead.clock + delay + 1, nil
+}
+
+// mayBeOut says that the present revision was handed out under the epoch, or may have been under the one before: it is older
+// than the epoch and was due, within the guard, before the epoch began.
+func (f *FSM) mayBeOut(epoch uint64, t *target) bool {
+	if epoch == f.lead.epoch && f.lead.wasHanded(t.slot) {
+		return true
+	}
+	if epoch != f.s.epoch {
+		// The entry that opens the epoch is not applied yet: its clock is at most the one given out now.
+		return t.record.NextDue <= f.lead.clock+guardMillis
+	}
+	return t.record.Revision < f.s.begun && t.record.NextDue <= f.s.epochClock+guardMillis
+}
+
+// staleToken refuses what is certain to be refused by Apply, and an older epoch's token once the timer has been handed out
+// under this one. As long as the epoch's first entry is not applied the table may be behind, and nothing is certain.
+func (f *FSM) staleToken(epoch uint64, t *target, revision uint64, attempt uint32, tokenEpoch uint64) *Result {
+	if epoch != f.s.epoch {
+		return nil
+	}
+	if t.record == nil || t.record.Revision != revision || t.record.Attempt != attempt {
+		r := stale(t.record)
+		return &r
+	}
+	if tokenEpoch < epoch && epoch == f.lead.epoch && f.lead.wasHanded(t.slot) {
+		r := Result{Code: StaleToken, Revision: revision, Detail: "it has been handed out again under epoch " + revisionText(epoch)}
+		return &r
+	}
+	return nil
+}
+
+func (f *FSM) stampRetry(t *target, c *logv1.Retry) *Result {
+	if c.HasDelay {
+		at, r := f.after("retry delay", c.DelayMs)
+		if r == nil {
+			c.DueMs = at
+		}
+		return r
+	}
+	policy := policyOf(nil)
+	if t.record != nil {
+		policy = t.record.Retry
+	}
+	c.DueMs = f.lead.clock + policy.backoff(c.Attempt, t.hashOf(c.Revision))
+	return nil
+}
+
+// backoff is the wait after a failed delivery that had so many failures before it, spread over 90 to 110 % by salt.
+func (p RetryPolicy) backoff(attempt uint32, salt uint64) int64 {
+	wait := min(float64(p.InitialBackoff)*math.Pow(p.Multiplier, float64(attempt)), float64(p.MaxBackoff))
+	spread := 0.9 + 0.2*float64(salt>>11)/float64(1<<53)
+	return int64(math.Ceil(wait * spread))
+}
+
+// hashOf spreads timers and their attempts; it is the leader's alone.
+func (t *target) hashOf(revision uint64) uint64 { return (t.hash ^ revision) * 0x9E3779B97F4A7C15 }
+
+// hold takes a hold for a command that is proposed under the epoch; 0 if the epoch is over, since the command will change nothing.
+func (f *FSM) hold(epoch uint64, t *target) uint64 {
+	if epoch != f.lead.epoch {
+		return 0
+	}
+	return f.lead.hold(t)
+}
+
+// ReleaseHolds lifts the holds of commands that were stamped and will not be applied under their epoch, and arms the slots
+// again. A command that may still be applied (its outcome is unknown while this replica leads on) is better left held:
+// Apply, or the next epoch, lifts it; if it is released, its timer can be handed out before a Cancel takes effect.
+func (f *FSM) ReleaseHolds(cmds []*Command) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, c := range cmds {
+		f.liftOnly(f.lead.epoch, c)
+	}
+	f.push()
+}

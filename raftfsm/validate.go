@@ -1,0 +1,157 @@
+package raftfsm
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"unicode/utf8"
+
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+)
+
+// minDueMillis is the start of the year 1, the earliest instant that a protobuf timestamp can hold.
+const minDueMillis = -62_135_596_800_000
+
+// What a client can send is checked before it is proposed. These checks are the last line: they depend on the log alone, so
+// all replicas refuse the same, and they keep what is in the table within the sizes that its indexes assume.
+
+func invalid(field, format string, args ...any) Result {
+	return Result{Code: Invalid, Detail: field + ": " + fmt.Sprintf(format, args...)}
+}
+
+func space(namespace string) string {
+	if namespace == "" {
+		return DefaultNamespace
+	}
+	return namespace
+}
+
+func validName(field, text string, limit int) (Result, bool) {
+	if len(text) == 0 || len(text) > limit {
+		return invalid(field, "%d bytes; 1 to %d are allowed", len(text), limit), false
+	}
+	if !utf8.ValidString(text) || strings.IndexByte(text, 0) >= 0 {
+		return invalid(field, "not UTF-8 without NUL"), false
+	}
+	return Result{}, true
+}
+
+func validKey(namespace, id string) (Result, bool) {
+	if len(namespace) > MaxNamespaceBytes {
+		return invalid("namespace", "%d bytes; 1 to %d are allowed", len(namespace), MaxNamespaceBytes), false
+	}
+	for i := range len(namespace) {
+		if c := namespace[i]; (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return invalid("namespace", "only a-z, 0-9 and - are allowed"), false
+		}
+	}
+	return validName("id", id, MaxIDBytes)
+}
+
+func validRequestID(id []byte) (Result, bool) {
+	if len(id) > MaxRequestIDBytes {
+		return invalid("request_id", "%d bytes; at most %d are allowed", len(id), MaxRequestIDBytes), false
+	}
+	return Result{}, true
+}
+
+// validDue checks an absolute due time against the entry's clock; a delay that is rounded up may be one more.
+func (s *state) validDue(due int64, isDelay bool) (Result, bool) {
+	switch {
+	case isDelay:
+		return invalid("delay", "the leader did not turn it into a due time"), false
+	case due < minDueMillis:
+		return invalid("due", "%d is before the year 1", due), false
+	case due-s.clock > MaxAheadMillis+1:
+		return invalid("due", "more than %d ms ahead", int64(MaxAheadMillis)), false
+	}
+	return Result{}, true
+}
+
+func validPairs(field string, pairs []*logv1.Pair) (size int, r Result, ok bool) {
+	for i, p := range pairs {
+		if p.Key == "" || !utf8.ValidString(p.Key) || !utf8.ValidString(p.Value) {
+			return 0, invalid(field, "a key is empty, or a text is not UTF-8"), false
+		}
+		if i > 0 && pairs[i-1].Key >= p.Key {
+			return 0, invalid(field, "keys are not sorted or not unique"), false
+		}
+		size += len(p.Key) + len(p.Value)
+	}
+	return size, Result{}, true
+}
+
+func (s *state) validSchedule(c *logv1.Schedule) (Result, bool) {
+	if r, ok := validKey(c.Namespace, c.Id); !ok {
+		return r, false
+	}
+	if r, ok := validName("queue", c.Queue, MaxQueueBytes); !ok {
+		return r, false
+	}
+	if r, ok := validRequestID(c.RequestId); !ok {
+		return r, false
+	}
+	if r, ok := s.validDue(c.DueMs, c.IsDelay); !ok {
+		return r, false
+	}
+	if len(c.Payload) > MaxPayloadBytes {
+		return invalid("payload", "%d bytes; at most %d are allowed", len(c.Payload), MaxPayloadBytes), false
+	}
+	headers, r, ok := validPairs("headers", c.Headers)
+	if !ok {
+		return r, false
+	}
+	labels, r, ok := validPairs("labels", c.Labels)
+	if !ok {
+		return r, false
+	}
+	if size := headers + labels + len(c.ContentType); size > MaxAttributeBytes || !utf8.ValidString(c.ContentType) {
+		return invalid("headers", "headers, labels and content type are %d bytes of text; at most %d of UTF-8 are allowed", size, MaxAttributeBytes), false
+	}
+	if c.IfExists > ifExistsKeep {
+		return invalid("if_exists", "%d is not a policy", c.IfExists), false
+	}
+	return validRetry(c.Retry)
+}
+
+// maxMultiplier bounds the growth of a back-off; MaxBackoffMillis bounds its length anyway.
+const maxMultiplier = 1000
+
+func validRetry(p *logv1.RetryPolicy) (Result, bool) {
+	if p == nil {
+		return Result{}, true
+	}
+	switch {
+	case p.LeaseMs != 0 && (p.LeaseMs < MinLeaseMillis || p.LeaseMs > MaxLeaseMillis):
+		return invalid("retry.lease", "%d ms; %d to %d are allowed", p.LeaseMs, MinLeaseMillis, MaxLeaseMillis), false
+	case p.InitialBackoffMs < 0 || p.InitialBackoffMs > MaxBackoffMillis:
+		return invalid("retry.initial_backoff", "%d ms; 0 to %d are allowed", p.InitialBackoffMs, MaxBackoffMillis), false
+	case p.MaxBackoffMs < 0 || p.MaxBackoffMs > MaxBackoffMillis:
+		return invalid("retry.max_backoff", "%d ms; 0 to %d are allowed", p.MaxBackoffMs, MaxBackoffMillis), false
+	case math.IsNaN(p.Multiplier) || p.Multiplier != 0 && (p.Multiplier < 1 || p.Multiplier > maxMultiplier):
+		return invalid("retry.multiplier", "%v; 1 to %d are allowed", p.Multiplier, maxMultiplier), false
+	}
+	return Result{}, true
+}
+
+// policyOf fills what is not set with the defaults. The defaults are part of the log's meaning: entries without a value
+// are in old logs, so the constants never change.
+func policyOf(p *logv1.RetryPolicy) RetryPolicy {
+	r := RetryPolicy{DefaultLeaseMillis, DefaultInitialBackoffMillis, DefaultMaxBackoffMillis, DefaultMultiplier}
+	if p == nil {
+		return r
+	}
+	if p.LeaseMs != 0 {
+		r.Lease = p.LeaseMs
+	}
+	if p.InitialBackoffMs != 0 {
+		r.InitialBackoff = p.InitialBackoffMs
+	}
+	if p.MaxBackoffMs != 0 {
+		r.MaxBackoff = p.MaxBackoffMs
+	}
+	if p.Multiplier != 0 {
+		r.Multiplier = p.Multiplier
+	}
+	return r
+}
