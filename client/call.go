@@ -97,9 +97,12 @@ func (c *Client) repeat(ctx context.Context, o *op, writes bool, call func(conte
 	ctx, cancel := c.withDeadline(ctx)
 	defer cancel()
 	for {
-		shard := -1
-		if o.id != "" {
+		shard := anyNode
+		switch {
+		case o.id != "":
 			shard = c.router.shardOf(o.namespace, o.id)
+		case o.namespace == "":
+			shard = askedNode
 		}
 		e := c.router.pick(shard)
 		if e == nil {

@@ -15,6 +15,12 @@ import (
 // suspicion is how long an address that did not answer an attempt is passed over while another one is connected.
 const suspicion = 2 * time.Second
 
+// Instead of a shard, pick takes one of these.
+const (
+	anyNode   = -1 // any node does
+	askedNode = -2 // what a node thinks is asked for: a configured address is meant, if one is connected
+)
+
 // router knows the addresses, the members and the leaders, and picks the connection for a call.
 type router struct {
 	open func(addr string) (*endpoint, error) // set once
@@ -146,13 +152,13 @@ func (r *router) alive() []string {
 	return ids
 }
 
-// shardOf returns the shard of a timer, -1 while the number of shards is not known.
+// shardOf returns the shard of a timer, anyNode while the number of shards is not known.
 func (r *router) shardOf(namespace, id string) int {
 	r.mu.Lock()
 	n := len(r.leaders)
 	r.mu.Unlock()
 	if n == 0 {
-		return -1
+		return anyNode
 	}
 	return carillonv1.ShardOf(namespace, id, n)
 }
@@ -182,15 +188,20 @@ func (r *router) pick(shard int) *endpoint {
 			return e
 		}
 	}
-	return r.anyLocked(now)
+	if shard == askedNode {
+		if e := r.anyLocked(now, true); e != nil {
+			return e
+		}
+	}
+	return r.anyLocked(now, false)
 }
 
 // anyLocked picks one of the connected addresses at random, one that is not suspect if possible.
-func (r *router) anyLocked(now time.Time) *endpoint {
+func (r *router) anyLocked(now time.Time, configured bool) *endpoint {
 	var good, bad []*endpoint
 	for _, e := range r.endpoints {
 		switch {
-		case !e.ready():
+		case !e.ready() || configured && !e.configured:
 		case e.suspect(now):
 			bad = append(bad, e)
 		default:
@@ -287,7 +298,7 @@ func (r *router) awaitReady(ctx context.Context) error {
 	for {
 		changed := r.wait()
 		r.mu.Lock()
-		e := r.anyLocked(r.now())
+		e := r.anyLocked(r.now(), false)
 		r.mu.Unlock()
 		if e != nil {
 			return nil

@@ -143,7 +143,7 @@ func (r *resettler) send(ctx context.Context, batch []*settlement) []*settlement
 			nacks.Nacks = append(nacks.Nacks, s.nack)
 		}
 	}
-	e := r.c.router.pick(-1)
+	e := r.c.router.pick(anyNode)
 	if e == nil {
 		return batch
 	}

@@ -334,7 +334,7 @@ func (c *Client) ListPage(ctx context.Context, q ListQuery) (Page, error) {
 		return Page{}, wrap("list", "", err)
 	}
 	var pb *carillonv1.ListResponse
-	err := c.read(ctx, "", "", func(ctx context.Context, e *endpoint) (err error) {
+	err := c.read(ctx, c.cfg.Namespace, "", func(ctx context.Context, e *endpoint) (err error) {
 		pb, err = e.timers.List(ctx, &carillonv1.ListRequest{
 			Namespace: c.cfg.Namespace, Prefix: q.Prefix, Limit: int32(q.Limit), Cursor: q.Cursor,
 		})

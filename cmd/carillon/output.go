@@ -1,0 +1,218 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/pflag"
+
+	"github.com/carillon-timers/carillon/client"
+)
+
+// format is the value of -o.
+type format string
+
+const (
+	formatTable format = "table"
+	formatJSON  format = "json"
+)
+
+func (f *format) String() string { return string(*f) }
+
+func (f *format) Type() string { return "format" }
+
+func (f *format) Set(value string) error {
+	switch format(value) {
+	case formatTable, formatJSON:
+		*f = format(value)
+		return nil
+	}
+	return fmt.Errorf("%q is not one of json, table", value)
+}
+
+func (f *format) flag(flags *pflag.FlagSet, value format) {
+	*f = value
+	flags.VarP(f, "output", "o", "output `format`: json or table")
+}
+
+// row is a name and a value of a table of one thing.
+type row struct{ name, value string }
+
+// printOne prints one thing: as JSON, or a row for each value that is not empty.
+func printOne(w io.Writer, f format, value any, rows []row) error {
+	if f == formatJSON {
+		return printJSON(w, value)
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, r := range rows {
+		if r.value != "" {
+			fmt.Fprintf(tw, "%s\t%s\n", r.name, r.value)
+		}
+	}
+	return tw.Flush()
+}
+
+// printTable prints rows under a header.
+func printTable(w io.Writer, header []string, rows [][]string) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, strings.Join(header, "\t"))
+	for _, r := range rows {
+		fmt.Fprintln(tw, strings.Join(r, "\t"))
+	}
+	return tw.Flush()
+}
+
+// printJSON prints the value on one line.
+func printJSON(w io.Writer, value any) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	return e.Encode(value)
+}
+
+const timeLayout = "2006-01-02T15:04:05.000Z07:00"
+
+// stamp shows an instant to the millisecond, in UTC; nothing for the zero time.
+func stamp(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.UTC().Format(timeLayout)
+}
+
+// when shows an instant and how far away it is.
+func when(t, now time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	return stamp(t) + " (" + distance(t.Sub(now)) + ")"
+}
+
+// distance shows how far away an instant is, coarser the farther it is.
+func distance(d time.Duration) string {
+	format, size := "in %s", d
+	if d < 0 {
+		format, size = "%s ago", -d
+	}
+	switch {
+	case size < time.Second:
+		size = size.Round(time.Millisecond)
+	case size < time.Minute:
+		size = size.Round(100 * time.Millisecond)
+	case size < 48*time.Hour:
+		size = size.Round(time.Second)
+	default:
+		days := size.Round(time.Hour)
+		return fmt.Sprintf(format, fmt.Sprintf("%dd%dh", days/(24*time.Hour), days%(24*time.Hour)/time.Hour))
+	}
+	return fmt.Sprintf(format, size)
+}
+
+// shown makes a text from outside safe to print on one line of a terminal.
+func shown(text string) string {
+	safe := utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool {
+		return r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r >= 0x200b && r <= 0x200f || r >= 0x2028 && r <= 0x202e
+	})
+	if safe {
+		return text
+	}
+	return fmt.Sprintf("%+q", text)
+}
+
+// shownPayload cuts a payload for a table.
+func shownPayload(payload []byte) string {
+	const most = 72
+	switch {
+	case len(payload) == 0:
+		return ""
+	case !utf8.Valid(payload):
+		return fmt.Sprintf("%d bytes that are no text (see -o json)", len(payload))
+	case len(payload) > most:
+		cut := most
+		for !utf8.RuneStart(payload[cut]) {
+			cut--
+		}
+		return shown(string(payload[:cut])) + fmt.Sprintf("... (%d bytes)", len(payload))
+	}
+	return shown(string(payload))
+}
+
+func pairs(m map[string]string) string {
+	var list []string
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		list = append(list, shown(k+"="+m[k]))
+	}
+	return strings.Join(list, " ")
+}
+
+// timerJSON is a timer in JSON; the names are those of the contract. A payload that is no text is in payload_base64.
+type timerJSON struct {
+	Namespace     string            `json:"namespace"`
+	ID            string            `json:"id"`
+	State         string            `json:"state"`
+	Due           string            `json:"due"`
+	NextDue       string            `json:"next_due,omitempty"`
+	Queue         string            `json:"queue,omitempty"`
+	Payload       *string           `json:"payload,omitempty"`
+	PayloadBase64 []byte            `json:"payload_base64,omitempty"`
+	ContentType   string            `json:"content_type,omitempty"`
+	Headers       map[string]string `json:"headers,omitempty"`
+	Labels        map[string]string `json:"labels,omitempty"`
+	Revision      int64             `json:"revision"`
+	Attempt       int               `json:"attempt"`
+	Created       string            `json:"created,omitempty"`
+	LastError     string            `json:"last_error,omitempty"`
+	Shard         int               `json:"shard"`
+}
+
+func timerOf(t client.TimerStatus) timerJSON {
+	j := timerJSON{
+		Namespace: t.Namespace, ID: t.ID, State: t.State.String(), Due: stamp(t.Due), NextDue: stamp(t.NextDue),
+		Queue: t.Queue, ContentType: t.ContentType, Headers: t.Headers, Labels: t.Labels, Revision: t.Revision,
+		Attempt: t.Attempt, Created: stamp(t.Created), LastError: t.LastError, Shard: t.Shard,
+	}
+	j.Payload, j.PayloadBase64 = payloadOf(t.Payload)
+	return j
+}
+
+// payloadOf splits a payload into text or bytes, for JSON.
+func payloadOf(payload []byte) (text *string, raw []byte) {
+	if len(payload) == 0 {
+		return nil, nil
+	}
+	if !utf8.Valid(payload) {
+		return nil, payload
+	}
+	s := string(payload)
+	return &s, nil
+}
+
+func timerRows(t client.TimerStatus, now time.Time) []row {
+	rows := []row{
+		{"id", shown(t.ID)},
+		{"namespace", t.Namespace},
+		{"state", t.State.String()},
+		{"due", when(t.Due, now)},
+		{"queue", shown(t.Queue)},
+		{"payload", shownPayload(t.Payload)},
+		{"content type", shown(t.ContentType)},
+		{"headers", pairs(t.Headers)},
+		{"labels", pairs(t.Labels)},
+		{"failed attempts", fmt.Sprint(t.Attempt)},
+	}
+	if t.State == client.Pending && !t.NextDue.Equal(t.Due) {
+		rows = append(rows, row{"next attempt", when(t.NextDue, now)})
+	}
+	return append(rows,
+		row{"last error", shown(t.LastError)},
+		row{"created", when(t.Created, now)},
+		row{"revision", fmt.Sprint(t.Revision)},
+		row{"shard", fmt.Sprint(t.Shard)},
+	)
+}
