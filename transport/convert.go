@@ -208,14 +208,16 @@ func timerStatus(s raftfsm.Status, shard int) *carillonv1.TimerStatus {
 	}
 }
 
-// deliveryOf writes a delivery as it travels; the token is appended to tokens, which it returns.
+// deliveryOf writes a delivery as it travels over one that was sent; the token is appended to tokens, which it returns.
 func deliveryOf(into *carillonv1.Delivery, d executor.Delivery, tokens []byte) []byte {
 	r, start := d.Record, len(tokens)
 	tokens = d.Token.Append(tokens)
 	into.Namespace, into.Id, into.Queue = r.Namespace, r.ID, r.Queue
 	into.Payload, into.ContentType = r.Payload, r.ContentType
 	into.Headers, into.Labels = pairMap(r.Headers), pairMap(r.Labels)
-	into.Due, into.HandedOut, into.LeaseEnd = moment(r.Due), moment(d.HandedOut), moment(d.LeaseEnd)
+	setMoment(&into.Due, r.Due)
+	setMoment(&into.HandedOut, d.HandedOut)
+	setMoment(&into.LeaseEnd, d.LeaseEnd)
 	into.Token = tokens[start:len(tokens):len(tokens)]
 	into.Epoch, into.Revision = int64(d.Token.Epoch), int64(d.Token.Revision)
 	into.Attempt, into.Shard = int32(d.Token.Attempt)+1, int32(d.Token.Shard)

@@ -66,4 +66,20 @@ func showSeconds(seconds int64, nanos int32) string {
 }
 
 // moment is a time of the contract, from Unix milliseconds.
-func moment(ms int64) *timestamppb.Timestamp { return timestamppb.New(time.UnixMilli(ms)) }
+func moment(ms int64) *timestamppb.Timestamp {
+	var t *timestamppb.Timestamp
+	setMoment(&t, ms)
+	return t
+}
+
+// setMoment is moment for a message that is used again.
+func setMoment(t **timestamppb.Timestamp, ms int64) {
+	if *t == nil {
+		*t = &timestamppb.Timestamp{}
+	}
+	seconds, rest := ms/millisPerSecond, ms%millisPerSecond
+	if rest < 0 { // nanos are never negative
+		seconds, rest = seconds-1, rest+millisPerSecond
+	}
+	(*t).Seconds, (*t).Nanos = seconds, int32(rest)*nanosPerMilli
+}

@@ -253,6 +253,7 @@ func (w *work) send() error {
 		batch := w.server.hub.take(w.sub, out.batch[:0])
 		w.register(batch)
 		settled, last := w.takeSettled()
+		due = due || ticked(beat)
 		if len(batch) > 0 || len(settled) > 0 || due {
 			if err := out.send(batch, settled, due); err != nil {
 				return err
@@ -280,6 +281,16 @@ func (w *work) send() error {
 	}
 }
 
+// ticked says whether the ticker has fired, so that a busy sender beats too.
+func ticked(t *time.Ticker) bool {
+	select {
+	case <-t.C:
+		return true
+	default:
+		return false
+	}
+}
+
 // register remembers what was taken until it is answered.
 func (w *work) register(batch []executor.Delivery) {
 	if len(batch) == 0 {
@@ -298,6 +309,7 @@ type outbox struct {
 	work   *work
 	batch  []executor.Delivery
 	slots  [takeMax]carillonv1.Delivery
+	list   []*carillonv1.Delivery
 	tokens []byte
 }
 
@@ -313,18 +325,18 @@ func (o *outbox) send(batch []executor.Delivery, settled []*carillonv1.Settled, 
 		msg.Heartbeat = &carillonv1.Heartbeat{Now: moment(server.config.Now().UnixMilli())}
 	}
 	size := 0
-	o.tokens = o.tokens[:0]
+	o.list, o.tokens = o.list[:0], o.tokens[:0]
 	for i, d := range batch {
 		one := &o.slots[i]
 		o.tokens = deliveryOf(one, d, o.tokens)
 		n := one.SizeVT()
-		if len(msg.Deliveries) > 0 && size+n > maxMessageBytes {
+		if len(o.list) > 0 && size+n > maxMessageBytes {
 			if err := o.transmit(msg); err != nil {
 				return err
 			}
 			msg, size = &carillonv1.WorkResponse{}, 0
 		}
-		msg.Deliveries = append(msg.Deliveries, one)
+		o.list = append(o.list, one)
 		size += n
 	}
 	err := o.transmit(msg)
@@ -333,6 +345,7 @@ func (o *outbox) send(batch []executor.Delivery, settled []*carillonv1.Settled, 
 }
 
 func (o *outbox) transmit(msg *carillonv1.WorkResponse) error {
+	msg.Deliveries = o.list
 	o.work.inSend.Add(1)
 	err := o.work.stream.Send(msg)
 	o.work.inSend.Add(1)
@@ -340,5 +353,6 @@ func (o *outbox) transmit(msg *carillonv1.WorkResponse) error {
 		o.work.server.counts.sent.Add(uint64(len(msg.Deliveries)))
 		o.work.sentSettled(len(msg.Settled))
 	}
+	o.list = o.list[:0]
 	return err
 }
