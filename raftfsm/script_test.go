@@ -1,0 +1,107 @@
+package raftfsm
+
+import (
+	"fmt"
+	"strings"
+
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+)
+
+// The lines of a script: how commands are read and how results are written.
+
+func (w words) command() *Command {
+	id, ns := w.names[0], "default"
+	if w.has("ns") {
+		ns = w.value["ns"]
+	}
+	_, isDelay := w.value["delay"]
+	switch w.verb {
+	case "schedule":
+		c := &logv1.Schedule{
+			Namespace: ns, Id: id, DueMs: w.number("due"), DelayMs: w.number("delay"), IsDelay: isDelay, Queue: "q",
+			Payload: []byte(w.value["payload"]), ExpectedRevision: uint64(w.number("expect")), RequestId: []byte(w.value["request"]),
+			IfExists: map[string]uint32{"": ifExistsFail, "fail": ifExistsFail, "replace": ifExistsReplace, "keep": ifExistsKeep}[w.value["if"]],
+		}
+		if w.has("queue") {
+			c.Queue = w.value["queue"]
+		}
+		if w.has("lease") {
+			c.Retry = &logv1.RetryPolicy{LeaseMs: w.number("lease")}
+		}
+		return scheduleOf(c)
+	case "cancel":
+		c := cancel(id)
+		k := c.GetCancel()
+		k.Namespace, k.ExpectedRevision, k.RequestId = ns, uint64(w.number("expect")), []byte(w.value["request"])
+		k.Firing = len(w.names) > 1 && w.names[1] == "firing"
+		return c
+	case "reschedule":
+		c := reschedule(id, w.number("due"))
+		k := c.GetReschedule()
+		k.Namespace, k.DelayMs, k.IsDelay = ns, w.number("delay"), isDelay
+		k.ExpectedRevision, k.RequestId = uint64(w.number("expect")), []byte(w.value["request"])
+		return c
+	case "complete":
+		return complete(id, uint64(w.number("revision")), uint32(w.number("attempt")), uint64(w.number("token")))
+	case "retry":
+		c := retry(id, uint64(w.number("revision")), uint32(w.number("attempt")), uint64(w.number("token")))
+		k := c.GetRetry()
+		k.DueMs, k.DelayMs, k.HasDelay, k.Error = w.number("due"), w.number("delay"), isDelay, w.value["error"]
+		return c
+	}
+	w.t.Fatalf("no command %q", w.verb)
+	return nil
+}
+
+func nameOf(c *Command) string {
+	switch k := c.Kind.(type) {
+	case *logv1.Command_Schedule:
+		return "schedule " + k.Schedule.Id
+	case *logv1.Command_Cancel:
+		return "cancel " + k.Cancel.Id
+	case *logv1.Command_Reschedule:
+		return "reschedule " + k.Reschedule.Id
+	case *logv1.Command_Complete:
+		return "complete " + k.Complete.Id
+	case *logv1.Command_Retry:
+		return "retry " + k.Retry.Id
+	}
+	return "unknown"
+}
+
+var codeNames = []string{"OK", "NotFound", "AlreadyExists", "RevisionMismatch", "StaleToken", "StaleEpoch", "Invalid"}
+
+func resultText(r Result) string {
+	var b strings.Builder
+	b.WriteString(codeNames[r.Code])
+	if r.Revision != 0 {
+		fmt.Fprintf(&b, " revision=%d", r.Revision)
+	}
+	if r.Due != 0 {
+		fmt.Fprintf(&b, " due=%d", r.Due)
+	}
+	if r.Answer != 0 {
+		fmt.Fprintf(&b, " answer=%d", r.Answer)
+	}
+	if r.Detail != "" {
+		fmt.Fprintf(&b, " (%s)", r.Detail)
+	}
+	return b.String()
+}
+
+func statusText(s Status) string {
+	r := s.Record
+	text := fmt.Sprintf("%s %s queue=%s due=%d next=%d accepted=%d revision=%d attempt=%d created=%d", r.ID,
+		[]string{"", "pending", "firing", "fired", "cancelled"}[s.State], r.Queue, r.Due, r.NextDue, r.Accepted, r.Revision,
+		r.Attempt, r.Created)
+	if len(r.Payload) > 0 {
+		text += fmt.Sprintf(" payload=%q", r.Payload)
+	}
+	if r.LastError != "" {
+		text += fmt.Sprintf(" error=%q", r.LastError)
+	}
+	if s.FinishedAt != 0 {
+		text += fmt.Sprintf(" finished=%d", s.FinishedAt)
+	}
+	return text
+}
