@@ -164,6 +164,9 @@ func (s *fakeSource) Take(q executor.Queue, limit int) []executor.Delivery {
 	return out
 }
 
+// Waiting implements peeker.
+func (s *fakeSource) Waiting(q executor.Queue) bool { return s.left(q) > 0 }
+
 // add puts n timers into the queue's ready list, named by the shard and their number from first on, and announces them.
 func (s *fakeSource) add(h *Hub, q executor.Queue, first, n int) {
 	s.mu.Lock()

@@ -128,8 +128,37 @@ func (h *Hub) unsubscribe(s *subscriber) {
 	h.subscribers--
 	h.credits -= s.credits
 	s.credits = 0
+	if q.subscribers == 0 {
+		h.probe(q)
+	}
 	q.wakeOne()
 	h.tidy(q)
+}
+
+// peeker is a Source that can say whether it has ready timers of a queue, so that a queue that was emptied by a worker
+// that left can be forgotten at once. Without it, such a queue is remembered until its next worker finds it empty.
+type peeker interface {
+	// Waiting says whether Take could give something. It never waits.
+	Waiting(q executor.Queue) bool
+}
+
+// probe forgets the sources that have nothing any more; h.mu is held, but not while a source is asked.
+func (h *Hub) probe(q *hubQueue) {
+	for range len(q.ring) {
+		if len(q.ring) == 0 {
+			return
+		}
+		state := q.next()
+		src, ok := state.source.(peeker)
+		waiting := !ok || h.peekUnlocked(src, q.name)
+		q.back(state, waiting)
+	}
+}
+
+func (h *Hub) peekUnlocked(src peeker, name executor.Queue) bool {
+	h.mu.Unlock()
+	defer h.mu.Lock()
+	return src.Waiting(name)
 }
 
 // grant adds credits.
@@ -178,17 +207,9 @@ func (h *Hub) take(s *subscriber, out []executor.Delivery) []executor.Delivery {
 
 // ask takes from the source whose turn it is; h.mu is held, but not while the source is asked.
 func (h *Hub) ask(q *hubQueue, room int, out []executor.Delivery) []executor.Delivery {
-	state := q.ring[0]
-	q.ring[0] = nil
-	q.ring = q.ring[1:]
-	state.asked, state.again = true, false
+	state := q.next()
 	got := h.askUnlocked(state.source, q.name, room)
-	state.asked = false
-	if len(got) >= room || state.again {
-		q.ring = append(q.ring, state)
-	} else {
-		delete(q.sources, state.source)
-	}
+	q.back(state, len(got) >= room)
 	h.taken += uint64(len(got))
 	return append(out, got...)
 }
@@ -254,6 +275,26 @@ func (h *Hub) tidy(q *hubQueue) {
 	if q.subscribers == 0 && len(q.sources) == 0 && h.queues[q.name] == q {
 		delete(h.queues, q.name)
 	}
+}
+
+// next takes the source whose turn it is out of the ring, to be asked without the lock.
+func (q *hubQueue) next() *sourceState {
+	state := q.ring[0]
+	q.ring[0] = nil
+	q.ring = q.ring[1:]
+	state.asked, state.again = true, false
+	return state
+}
+
+// back is the end of asking: the source is ready if it may have more, or if it became ready meanwhile; else it is
+// forgotten until it says so.
+func (q *hubQueue) back(state *sourceState, more bool) {
+	state.asked = false
+	if more || state.again {
+		q.ring = append(q.ring, state)
+		return
+	}
+	delete(q.sources, state.source)
 }
 
 // wakeOne wakes the subscriber that has waited longest, if a source is ready.
