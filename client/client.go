@@ -81,7 +81,7 @@ func (c *Client) start(ctx context.Context) error {
 func (c *Client) firstRefresh(ctx context.Context) error {
 	ready, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
-	_ = c.router.awaitReady(ready) // if none is, refresh says why
+	c.router.awaitReady(ready) // if none is, refresh says why
 	return c.refresh(ctx)
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -75,11 +76,12 @@ func (c Config) withDefaults() Config {
 // Validate names the first field that is not valid, with its value and limit (an *InvalidError).
 func (c Config) Validate() error {
 	if len(c.Addrs) == 0 {
-		return &InvalidError{Field: "addrs", Limit: "at least one address is needed"}
+		return &InvalidError{Field: "address", Limit: "at least one address is needed"}
 	}
 	for _, addr := range c.Addrs {
-		if _, port, err := net.SplitHostPort(addr); err != nil || port == "" {
-			return &InvalidError{Field: "addrs", Value: quote(addr), Limit: "host:port is needed"}
+		_, port, err := net.SplitHostPort(addr)
+		if n, perr := strconv.ParseUint(port, 10, 16); err != nil || perr != nil || n == 0 {
+			return &InvalidError{Field: "address", Value: quote(addr), Limit: "host:port is needed, with a port of 1 to 65535"}
 		}
 	}
 	if c.Namespace != "" {

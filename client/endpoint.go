@@ -66,7 +66,7 @@ func (c *Config) dial(addr string) (*grpc.ClientConn, error) {
 func (c *Client) open(addr string) (*endpoint, error) {
 	conn, err := c.cfg.dial(addr)
 	if err != nil {
-		return nil, &InvalidError{Field: "addrs", Value: quote(addr), Limit: err.Error()}
+		return nil, &InvalidError{Field: "address", Value: quote(addr), Limit: err.Error()}
 	}
 	e := &endpoint{
 		addr:       addr,

@@ -254,14 +254,21 @@ func (r *router) list() []*endpoint {
 	return all
 }
 
+// The order of list.
+const (
+	rankReady = iota
+	rankConnecting
+	rankFailed
+)
+
 func rank(e *endpoint) int {
 	switch e.conn.GetState() {
 	case connectivity.Ready:
-		return 0
-	case connectivity.TransientFailure:
-		return 2
+		return rankReady
+	case connectivity.TransientFailure, connectivity.Shutdown:
+		return rankFailed
 	}
-	return 1
+	return rankConnecting
 }
 
 // unnamed returns the connected addresses that no member advertises: which node they lead to must be asked.
@@ -293,20 +300,17 @@ func (r *router) blame(e *endpoint) {
 	e.suspectUntil.Store(r.now().Add(suspicion).UnixNano())
 }
 
-// awaitReady returns when an address is connected.
-func (r *router) awaitReady(ctx context.Context) error {
+// awaitReady returns when an address is connected, or when all have failed to.
+func (r *router) awaitReady(ctx context.Context) {
 	for {
 		changed := r.wait()
-		r.mu.Lock()
-		e := r.anyLocked(r.now(), false)
-		r.mu.Unlock()
-		if e != nil {
-			return nil
+		if all := r.list(); rank(all[0]) != rankConnecting {
+			return
 		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return
 		}
 	}
 }
