@@ -1,0 +1,210 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/carillon-timers/carillon/shard/executor"
+	"github.com/hashicorp/raft"
+)
+
+// DiskError says that a write of the log failed or took too long. What the disk holds then is not known any more, so
+// nothing more is written: the replica stops, and reads the truth when it is opened again.
+type DiskError struct {
+	Op    string
+	Cause error
+}
+
+func (e *DiskError) Error() string { return fmt.Sprintf("disk: %s: %v", e.Op, e.Cause) }
+
+func (e *DiskError) Unwrap() error { return e.Cause }
+
+// ErrWriteTimeout is the cause of a DiskError for a write that did not end in time. It may still end.
+var ErrWriteTimeout = errors.New("the write did not end in time")
+
+// termKey is the key under which Raft keeps its term. Raft panics if it cannot be written.
+const termKey = "CurrentTerm"
+
+// deleteChunk is how many entries are cut from the head of the log in one transaction; appends pass between them.
+const deleteChunk = 512
+
+// disk stands between Raft and its log: each write has a deadline, the first that fails is the last, and all are timed.
+// Reads pass through, and their errors are left as they are: Raft compares them as text.
+type disk struct {
+	raft.LogStore
+	raft.StableStore
+	timeout time.Duration
+	now     func() time.Time
+	// failed is told of the first error. It does not wait.
+	failed func(error)
+	// writes go to the writer, one at a time.
+	writes chan *write
+	// quit is closed when Raft has been told to shut down: a term that cannot be written is waited with until then.
+	quit chan struct{}
+
+	// running says that the writer runs and Raft is started.
+	running atomic.Bool
+	broken  atomic.Pointer[DiskError]
+	// since is when the write that Raft's loop waits for began, 0 for none; Unix nanoseconds of now.
+	since atomic.Int64
+
+	appends, votes, deletes executor.Histogram
+	bytes, entries          atomic.Uint64
+}
+
+type write struct {
+	do   func() error
+	done chan error
+}
+
+// DiskStats are the times of the writes of the log, in microseconds.
+type DiskStats struct {
+	// Appends are writes of entries, Votes of terms and votes, Deletes of cuts at the log's ends.
+	Appends, Votes, Deletes executor.HistogramSnapshot
+	// Bytes and Entries were appended.
+	Bytes, Entries uint64
+	// Writing is how long the write under way has taken.
+	Writing time.Duration
+	// Broken is the error after which nothing is written any more; nil if there was none.
+	Broken error
+}
+
+func newDisk(s *Stores, timeout time.Duration, now func() time.Time, failed func(error)) *disk {
+	return &disk{
+		LogStore: s.Log, StableStore: s.Stable, timeout: timeout, now: now, failed: failed,
+		writes: make(chan *write), quit: make(chan struct{}),
+	}
+}
+
+// run is the writer. It ends when stop is closed and the write under way has ended, which may be never.
+func (d *disk) run(stop <-chan struct{}) {
+	for {
+		select {
+		case w := <-d.writes:
+			w.done <- w.do()
+		case <-stop:
+			return
+		}
+	}
+}
+
+// write gives a write to the writer and waits for it, until the deadline.
+func (d *disk) write(op string, times *executor.Histogram, do func() error) error {
+	if broken := d.broken.Load(); broken != nil {
+		return broken
+	}
+	start := d.now()
+	if !d.running.Load() {
+		err := do()
+		times.Observe(d.now().Sub(start).Microseconds())
+		return err
+	}
+	if times != &d.deletes {
+		// Entries, terms and votes are written by one goroutine, Raft's loop.
+		d.since.Store(start.UnixNano())
+		defer d.since.Store(0)
+	}
+	deadline := time.NewTimer(d.timeout)
+	defer deadline.Stop()
+	w := &write{do, make(chan error, 1)}
+	select {
+	case d.writes <- w:
+	case <-deadline.C:
+		return d.fail(op, ErrWriteTimeout)
+	}
+	select {
+	case err := <-w.done:
+		times.Observe(d.now().Sub(start).Microseconds())
+		if err != nil {
+			return d.fail(op, err)
+		}
+		return nil
+	case <-deadline.C:
+		times.Observe(d.timeout.Microseconds())
+		return d.fail(op, ErrWriteTimeout)
+	}
+}
+
+func (d *disk) fail(op string, cause error) error {
+	err := &DiskError{op, cause}
+	if d.broken.CompareAndSwap(nil, err) {
+		d.failed(err)
+	}
+	return d.broken.Load()
+}
+
+// StoreLog implements raft.LogStore.
+func (d *disk) StoreLog(entry *raft.Log) error { return d.StoreLogs([]*raft.Log{entry}) }
+
+// StoreLogs implements raft.LogStore.
+func (d *disk) StoreLogs(entries []*raft.Log) error {
+	for _, entry := range entries {
+		d.bytes.Add(uint64(len(entry.Data)))
+	}
+	d.entries.Add(uint64(len(entries)))
+	return d.write("append", &d.appends, func() error { return d.LogStore.StoreLogs(entries) })
+}
+
+// DeleteRange implements raft.LogStore. The head of the log is cut in chunks, upwards, so that a crash leaves no gap and
+// appends wait for a chunk only. The tail is cut at once.
+func (d *disk) DeleteRange(first, last uint64) error {
+	end, err := d.LogStore.LastIndex()
+	if err != nil {
+		return err
+	}
+	for ; last < end && last-first >= deleteChunk; first += deleteChunk {
+		if err := d.deleteRange(first, first+deleteChunk-1); err != nil {
+			return err
+		}
+	}
+	return d.deleteRange(first, last)
+}
+
+func (d *disk) deleteRange(first, last uint64) error {
+	return d.write("delete", &d.deletes, func() error { return d.LogStore.DeleteRange(first, last) })
+}
+
+// Set implements raft.StableStore.
+func (d *disk) Set(key, value []byte) error {
+	return d.write("vote", &d.votes, func() error { return d.StableStore.Set(key, value) })
+}
+
+// SetUint64 implements raft.StableStore. Raft panics, and would take all the shards of the process with it, if its term
+// cannot be written. So then this waits until Raft is told to shut down, and lies. Nothing depends on the lie: after the
+// first error no vote and no entry can be written, so none is promised.
+func (d *disk) SetUint64(key []byte, value uint64) error {
+	err := d.write("vote", &d.votes, func() error { return d.StableStore.SetUint64(key, value) })
+	if err != nil && string(key) == termKey && d.running.Load() {
+		<-d.quit
+		return nil
+	}
+	return err
+}
+
+// IsMonotonic implements raft.MonotonicLogStore for a log that is.
+func (d *disk) IsMonotonic() bool {
+	m, ok := d.LogStore.(raft.MonotonicLogStore)
+	return ok && m.IsMonotonic()
+}
+
+// writing is how long the write under way has taken; 0 if there is none.
+func (d *disk) writing() time.Duration {
+	since := d.since.Load()
+	if since == 0 {
+		return 0
+	}
+	return max(1, time.Duration(d.now().UnixNano()-since))
+}
+
+func (d *disk) stats() DiskStats {
+	s := DiskStats{
+		Appends: d.appends.Snapshot(), Votes: d.votes.Snapshot(), Deletes: d.deletes.Snapshot(),
+		Bytes: d.bytes.Load(), Entries: d.entries.Load(), Writing: d.writing(),
+	}
+	if broken := d.broken.Load(); broken != nil {
+		s.Broken = broken
+	}
+	return s
+}

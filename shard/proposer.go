@@ -1,0 +1,296 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/carillon-timers/carillon/raftfsm"
+)
+
+// role is how far this replica may propose.
+type role int
+
+const (
+	// following: what comes is refused.
+	following role = iota
+	// opening: Raft has made this replica the leader, the entry that opens the epoch is not applied yet. What comes waits.
+	opening
+	// leading: what comes is sent.
+	leading
+	// pausing: leadership is being handed over. What comes waits until that has succeeded (then it is refused, with the new
+	// leader's name) or failed.
+	pausing
+	// stopped: for good.
+	stopped
+)
+
+// call is one Propose: its commands wait in the queue, then travel in one entry or several. Guarded by proposer.mu, but for
+// done; once done is closed failed and results are the caller's.
+type call struct {
+	cmds    []*raftfsm.Command
+	sizes   []int
+	results []raftfsm.Result
+	// next is the first command that waits; open counts those that are in entries in flight.
+	next, open int
+	// sent says that a command of it was sent, applied that one was applied, stale that one came too late to change anything.
+	sent, applied, stale bool
+	failed               error
+	// forming counts the commands that an entry is being made of: nobody else may touch them meanwhile. doomed is why the
+	// call is to fail when that is done.
+	forming int
+	doomed  error
+	// before and after are its neighbours in the queue.
+	before, after *call
+	queued        bool
+	settled       bool
+	// forget: nobody waits (lapsed leases).
+	forget bool
+	done   chan struct{}
+}
+
+// flight is one log entry on its way. Its fields are the sender's until formed is set, then guarded by proposer.mu.
+type flight struct {
+	sequence uint64
+	epoch    uint64
+	begin    bool
+	items    []item
+	cmds     []*raftfsm.Command
+	// formed says that the entry has been made. Guarded by proposer.mu.
+	formed bool
+	sentAt time.Time
+}
+
+// item is one command of a flight: the place of its result in its call.
+type item struct {
+	call *call
+	at   int
+}
+
+// proposer joins commands to log entries (group commit): it sends at once while fewer than the window are in flight, else
+// it collects; there is no linger. Waiters are completed from Apply, and failed on a change of leadership, on stop and by
+// their own deadlines; Raft's futures are never waited for.
+type proposer struct {
+	s *Shard // set before sharing
+	// wake holds at most one signal for the sender.
+	wake chan struct{}
+
+	mu sync.Mutex
+	// What follows is guarded by mu.
+	role  role
+	epoch uint64
+	// begin asks the sender for an entry that opens the epoch.
+	begin    bool
+	sequence uint64
+	flights  map[uint64]*flight
+	// head and tail are the ends of the queue; queued and queuedBytes what it holds.
+	head, tail          *call
+	queued, queuedBytes int
+	// drained is closed when nothing is in flight (Transfer).
+	drained chan struct{}
+	counts  ProposerStats
+}
+
+// ProposerStats is what the proposer counted and holds.
+type ProposerStats struct {
+	// Queued commands, of QueuedBytes, wait to be joined; InFlight entries wait for a majority.
+	Queued, QueuedBytes, InFlight int
+	// Entries and Commands were sent. Overloaded counts calls that a limit refused, Unknown calls whose outcome could not be
+	// told, Rejected commands that were refused without an entry.
+	Entries, Commands, Overloaded, Unknown, Rejected uint64
+}
+
+func newProposer(s *Shard) *proposer {
+	return &proposer{s: s, wake: make(chan struct{}, 1), flights: map[uint64]*flight{}}
+}
+
+// Propose applies the commands, joined with others, and returns their results in order once a majority has them on disk and
+// this replica has applied them. At most raftfsm.MaxBatchItems commands of MaxBatchBytes together (a larger single one is
+// allowed); results tell of each command by itself, see ErrOf.
+//
+// An error is of the whole call: *NotLeaderError, *OverloadedError, *InvalidError or ErrUnavailable (nothing was applied),
+// ErrUnknown (some or all may have been, or will be), or the context's error (nothing was sent). The commands belong to the
+// shard from the call on; to repeat them after ErrUnknown, propose copies with the same request IDs.
+func (s *Shard) Propose(ctx context.Context, cmds []*raftfsm.Command) ([]raftfsm.Result, error) {
+	if len(cmds) == 0 {
+		return nil, nil
+	}
+	c, err := s.proposer.newCall(cmds)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.proposer.enqueue(c); err != nil {
+		return nil, err
+	}
+	deadline := time.NewTimer(s.c.ApplyTimeout)
+	defer deadline.Stop()
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		s.proposer.abandon(c, ctx.Err())
+	case <-deadline.C:
+		s.proposer.abandon(c, fmt.Errorf("%w: not sent within %v", ErrUnavailable, s.c.ApplyTimeout))
+	}
+	<-c.done
+	if c.failed != nil {
+		return nil, c.failed
+	}
+	return c.results, nil
+}
+
+func (p *proposer) newCall(cmds []*raftfsm.Command) (*call, error) {
+	if len(cmds) > raftfsm.MaxBatchItems {
+		return nil, &InvalidError{"batch", fmt.Sprintf("%d items", len(cmds)), fmt.Sprintf("at most %d items", raftfsm.MaxBatchItems)}
+	}
+	c := &call{cmds: cmds, sizes: make([]int, len(cmds)), results: make([]raftfsm.Result, len(cmds)), done: make(chan struct{})}
+	total := 0
+	for i, cmd := range cmds {
+		if cmd != nil {
+			c.sizes[i] = cmd.SizeVT() + commandOverhead
+		}
+		total += c.sizes[i]
+	}
+	if total > raftfsm.MaxBatchBytes+len(cmds)*commandOverhead && len(cmds) > 1 {
+		return nil, &InvalidError{"batch", fmt.Sprintf("%d bytes", total), fmt.Sprintf("at most %d bytes", raftfsm.MaxBatchBytes)}
+	}
+	return c, nil
+}
+
+// commandOverhead is what a command takes in an entry beside itself: the tag and the length, and what Stamp adds.
+const commandOverhead = 24
+
+// enqueue puts the call at the end of the queue, unless the role or a limit forbids it.
+func (p *proposer) enqueue(c *call) error {
+	bytes, schedules := 0, 0
+	for i, cmd := range c.cmds {
+		bytes += c.sizes[i]
+		if cmd.GetSchedule() != nil {
+			schedules++
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch p.role {
+	case following:
+		return p.s.notLeader()
+	case stopped:
+		return ErrUnavailable
+	}
+	if err := p.admit(len(c.cmds), bytes, schedules); err != nil {
+		p.counts.Overloaded++
+		return err
+	}
+	c.queued, c.before = true, p.tail
+	if p.tail == nil {
+		p.head = c
+	} else {
+		p.tail.after = c
+	}
+	p.tail = c
+	p.queued += len(c.cmds)
+	p.queuedBytes += bytes
+	p.signal()
+	return nil
+}
+
+// admit checks the limits. Called with mu held.
+func (p *proposer) admit(cmds, bytes, schedules int) error {
+	c := &p.s.c
+	// Waiting empties the queue one window after the other; this is about what one takes.
+	retry := c.CommitTimeout / 20
+	switch {
+	case p.queued+cmds > c.MaxQueued:
+		return &OverloadedError{fmt.Sprintf("%d commands wait on shard %d", c.MaxQueued, c.ID), retry}
+	case p.queuedBytes+bytes > c.MaxQueuedBytes:
+		return &OverloadedError{fmt.Sprintf("%d bytes of commands wait on shard %d", c.MaxQueuedBytes, c.ID), retry}
+	case schedules > 0 && p.s.pending.Load()+int64(p.queued+schedules) > int64(c.MaxPending):
+		return &OverloadedError{fmt.Sprintf("%d pending timers on shard %d", c.MaxPending, c.ID), time.Second}
+	}
+	return nil
+}
+
+// settleLapsed takes the commands of lapsed leases from the executor. It never waits; what cannot be taken comes again.
+func (p *proposer) settleLapsed(cmds []*raftfsm.Command) {
+	for len(cmds) > 0 {
+		n := min(len(cmds), raftfsm.MaxEntryCommands)
+		c, err := p.newCall(cmds[:n:n])
+		if err != nil {
+			return
+		}
+		c.forget = true
+		if p.enqueue(c) != nil {
+			return
+		}
+		cmds = cmds[n:]
+	}
+}
+
+// signal wakes the sender.
+func (p *proposer) signal() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// abandon ends a wait: what was not sent is taken out of the queue and fails with why; if something was sent the outcome is
+// unknown.
+func (p *proposer) abandon(c *call, why error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.fail(c, why)
+}
+
+// fail settles a call that will not get all its results: with why if nothing of it can have been applied, else with
+// ErrUnknown. Called with mu held.
+func (p *proposer) fail(c *call, why error) {
+	if c.settled {
+		return
+	}
+	p.unqueue(c)
+	if c.forming > 0 {
+		// The sender is writing into the commands. It is done in less than a millisecond, and then fails the call.
+		c.doomed = why
+		return
+	}
+	c.failed = why
+	if c.sent {
+		c.failed = ErrUnknown
+	}
+	p.settle(c)
+}
+
+// settle tells the waiter. Called with mu held.
+func (p *proposer) settle(c *call) {
+	if c.settled {
+		return
+	}
+	if c.failed == ErrUnknown && !c.forget {
+		p.counts.Unknown++
+	}
+	c.settled = true
+	close(c.done)
+}
+
+// unqueue takes what waits of the call out of the queue. Called with mu held.
+func (p *proposer) unqueue(c *call) {
+	if !c.queued {
+		return
+	}
+	for _, size := range c.sizes[c.next:] {
+		p.queued--
+		p.queuedBytes -= size
+	}
+	if c.before == nil {
+		p.head = c.after
+	} else {
+		c.before.after = c.after
+	}
+	if c.after == nil {
+		p.tail = c.before
+	} else {
+		c.after.before = c.before
+	}
+	c.queued, c.before, c.after, c.next = false, nil, nil, len(c.cmds)
+}

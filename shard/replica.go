@@ -1,0 +1,115 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/hashicorp/raft"
+)
+
+// ApplyError says that this replica cannot apply an entry of the log: it is damaged, or from a newer version. The replica
+// has stopped at the entry before, and snapshots nothing any more.
+type ApplyError struct {
+	Index uint64
+	Cause error
+}
+
+func (e *ApplyError) Error() string { return fmt.Sprintf("apply entry %d: %v", e.Index, e.Cause) }
+
+func (e *ApplyError) Unwrap() error { return e.Cause }
+
+var errPoisoned = errors.New("the replica has stopped at an entry that it cannot apply")
+
+// replica is the raft.BatchingFSM of a shard. Raft calls it from one goroutine, but for Persist.
+type replica struct{ s *Shard }
+
+// Apply implements raft.FSM.
+func (r *replica) Apply(entry *raft.Log) any { return r.ApplyBatch([]*raft.Log{entry})[0] }
+
+// ApplyBatch implements raft.BatchingFSM. As such it is given changes of the configuration too, so that a snapshot right
+// after one can be taken. The answers are not used: waiters are completed by the proposer.
+func (r *replica) ApplyBatch(entries []*raft.Log) []any {
+	s, bytes := r.s, 0
+	if s.poisoned.Load() != nil {
+		return make([]any, len(entries))
+	}
+	for _, entry := range entries {
+		if entry.Type == raft.LogCommand {
+			applied, err := s.fsm.Apply(entry.Index, entry.Data)
+			if err != nil {
+				s.poison(&ApplyError{entry.Index, err})
+				break
+			}
+			if applied.Begin && applied.Proposer == s.incarnation && applied.Epoch == entry.Term {
+				s.steward.began(applied.Epoch)
+			}
+			s.proposer.applied(applied)
+		}
+		bytes += len(entry.Data)
+		s.applied.Store(entry.Index)
+	}
+	s.pending.Store(int64(s.fsm.Stats().Pending))
+	s.snapshots.grow(uint64(len(entries)), int64(bytes))
+	return make([]any, len(entries))
+}
+
+// Snapshot implements raft.FSM.
+func (r *replica) Snapshot() (raft.FSMSnapshot, error) {
+	if r.s.poisoned.Load() != nil {
+		return nil, errPoisoned
+	}
+	snapshot, err := r.s.fsm.Snapshot()
+	if err != nil {
+		return nil, err
+	}
+	return &persisting{r.s, snapshot}, nil
+}
+
+// Restore implements raft.FSM: the state is replaced.
+func (r *replica) Restore(from io.ReadCloser) error {
+	defer from.Close()
+	if err := r.s.fsm.Restore(from); err != nil {
+		return fmt.Errorf("restore snapshot: %w", err)
+	}
+	stats := r.s.fsm.Stats()
+	r.s.pending.Store(int64(stats.Pending))
+	r.s.applied.Store(stats.AppliedIndex)
+	r.s.snapshots.reset()
+	return nil
+}
+
+// persisting writes a snapshot beside Apply.
+type persisting struct {
+	s        *Shard
+	snapshot *raftfsm.Snapshot
+}
+
+// Persist implements raft.FSMSnapshot. Raft closes the sink.
+func (p *persisting) Persist(sink raft.SnapshotSink) error {
+	n, err := p.snapshot.WriteTo(&stoppable{sink, p.s.stopping})
+	if err != nil {
+		return err
+	}
+	p.s.snapshots.wrote(n)
+	return nil
+}
+
+// Release implements raft.FSMSnapshot.
+func (p *persisting) Release() { p.snapshot.Release() }
+
+// stoppable writes until the shard stops.
+type stoppable struct {
+	w    io.Writer
+	stop <-chan struct{}
+}
+
+func (w *stoppable) Write(b []byte) (int, error) {
+	select {
+	case <-w.stop:
+		return 0, ErrUnavailable
+	default:
+		return w.w.Write(b)
+	}
+}
