@@ -41,6 +41,8 @@ type Exec struct {
 	slots  *slotTable
 	former []*slotTable
 	lists  map[Queue]*readyList
+	// calls holds the queues for which the Deliverer is being called: true if it is to be called again.
+	calls map[Queue]bool
 	// emptyLists are lists to be used again.
 	emptyLists []*readyList
 	// leases are slots that were handed out so that their lease ends before the wheel brings them out.
@@ -108,7 +110,7 @@ type ExecStats struct {
 func newExec(l *Loop, o Options, start int64) *Exec {
 	e := &Exec{
 		o: o.withDefaults(), loop: l, feed: mpsc.New[raftfsm.Op](),
-		slots: new(slotTable), lists: make(map[Queue]*readyList),
+		slots: new(slotTable), lists: make(map[Queue]*readyList), calls: make(map[Queue]bool),
 	}
 	e.hand.wheel = wheel.New(wheel.Tick(start))
 	e.hand.next = never

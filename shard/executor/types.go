@@ -25,7 +25,7 @@ type Source interface {
 
 // Deliverer learns that timers are ready; it calls Take when it has a consumer with credit, now or later.
 type Deliverer interface {
-	// Ready is called outside of all locks whenever timers were added to the queue's ready list. It does not wait for a
-	// consumer. It may call src.Take.
+	// Ready is called outside of all locks whenever timers were added to the queue's ready list and some are left, for one
+	// queue of one shard by one goroutine at a time. It does not wait for a consumer. It may call src.Take.
 	Ready(src Source, q Queue)
 }

@@ -56,8 +56,26 @@ func (w *work) do(log *slog.Logger) {
 	w.ready, w.settled = w.ready[:0], w.settled[:0]
 }
 
-// deliver tells the Deliverer. If it panics nothing is lost: what is ready stays so, and it is told again in a while.
+// deliver tells the Deliverer that a queue has something ready, if it still has. For one queue it is called by one
+// worker at a time, so one that blocks keeps one worker for each queue that it blocks on.
 func (e *Exec) deliver(q Queue, log *slog.Logger) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if _, busy := e.calls[q]; busy {
+		e.calls[q] = true
+		return
+	}
+	for again := e.lists[q] != nil; again; again = e.calls[q] && e.lists[q] != nil {
+		e.calls[q] = false
+		e.mu.Unlock()
+		e.tell(q, log)
+		e.mu.Lock()
+	}
+	delete(e.calls, q)
+}
+
+// tell calls the Deliverer. If it panics nothing is lost: what is ready stays so, and it is told again in a while.
+func (e *Exec) tell(q Queue, log *slog.Logger) {
 	defer func() {
 		if p := recover(); p != nil {
 			e.panicked(log, "deliverer", p)

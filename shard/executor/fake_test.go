@@ -1,0 +1,310 @@
+package executor
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/wheel"
+)
+
+var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
+
+// fakeTable is a table as the contract has it, without a log: its methods are what Apply would do.
+type fakeTable struct {
+	mu      sync.Mutex
+	feed    raftfsm.Feed
+	epoch   uint64
+	index   uint64
+	slots   []*raftfsm.Record
+	free    []uint32
+	ids     map[string]uint32
+	handed  map[uint32]uint64 // slot to the revision that was handed out under the epoch
+	held    map[uint32]bool
+	history []raftfsm.Record // what was handed out, in order
+	keep    bool             // whether to keep the history
+}
+
+func newFakeTable() *fakeTable {
+	return &fakeTable{ids: map[string]uint32{}, handed: map[uint32]uint64{}, held: map[uint32]bool{}}
+}
+
+func (f *fakeTable) push(ops ...raftfsm.Op) { f.feed.PushN(ops) }
+
+func (f *fakeTable) arm(slot uint32) {
+	f.push(raftfsm.Op{When: wheel.Tick(f.slots[slot].NextDue), Slot: slot, Kind: raftfsm.Arm})
+}
+
+func (f *fakeTable) schedule(id, queue string, due, lease, created int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.index++
+	slot := uint32(len(f.slots))
+	if n := len(f.free); n > 0 {
+		slot, f.free = f.free[n-1], f.free[:n-1]
+	} else {
+		f.slots = append(f.slots, nil)
+	}
+	f.slots[slot] = &raftfsm.Record{
+		Namespace: "default", ID: id, Queue: queue, Retry: raftfsm.RetryPolicy{Lease: lease},
+		Due: due, NextDue: due, Accepted: f.index, Revision: f.index, Created: created,
+	}
+	f.ids[id] = slot
+	f.arm(slot)
+}
+
+// change replaces a record by a changed copy under a new revision, if it is still the one that was meant.
+func (f *fakeTable) change(id string, revision uint64, edit func(r *raftfsm.Record)) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.index++
+	slot, ok := f.ids[id]
+	if !ok || revision != 0 && f.slots[slot].Revision != revision {
+		if ok {
+			f.lift(slot)
+		}
+		return false
+	}
+	r := *f.slots[slot]
+	r.Revision = f.index
+	edit(&r)
+	f.slots[slot] = &r
+	delete(f.held, slot)
+	f.arm(slot)
+	return true
+}
+
+func (f *fakeTable) lift(slot uint32) {
+	if f.held[slot] {
+		delete(f.held, slot)
+		f.arm(slot)
+	}
+}
+
+func (f *fakeTable) reschedule(id string, due int64) {
+	f.change(id, 0, func(r *raftfsm.Record) {
+		r.Due, r.NextDue, r.Attempt, r.Accepted = due, due, 0, f.index
+	})
+}
+
+func (f *fakeTable) retry(id string, revision uint64, due int64) bool {
+	return f.change(id, revision, func(r *raftfsm.Record) { r.NextDue, r.Attempt = due, r.Attempt+1 })
+}
+
+// remove is Cancel with revision 0, Complete otherwise.
+func (f *fakeTable) remove(id string, revision uint64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.index++
+	slot, ok := f.ids[id]
+	if !ok || revision != 0 && f.slots[slot].Revision != revision {
+		return false
+	}
+	delete(f.ids, id)
+	delete(f.handed, slot)
+	delete(f.held, slot)
+	f.slots[slot] = nil
+	f.free = append(f.free, slot)
+	f.push(raftfsm.Op{Slot: slot, Kind: raftfsm.Disarm})
+	return true
+}
+
+func (f *fakeTable) hold(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if slot, ok := f.ids[id]; ok {
+		f.held[slot] = true
+	}
+}
+
+func (f *fakeTable) release(id string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if slot, ok := f.ids[id]; ok {
+		f.lift(slot)
+	}
+}
+
+func (f *fakeTable) lead(epoch uint64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.epoch, f.handed, f.held = epoch, map[uint32]uint64{}, map[uint32]bool{}
+}
+
+// restore pushes what a Restore of the same state pushes: Reset, and an Arm for every slot, in order.
+func (f *fakeTable) restore(order []uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.handed = map[uint32]uint64{}
+	f.push(raftfsm.Op{Kind: raftfsm.Reset})
+	for _, slot := range order {
+		f.arm(slot)
+	}
+}
+
+func (f *fakeTable) Describe(slots []uint32, out []raftfsm.DueInfo) []raftfsm.DueInfo {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, slot := range slots {
+		info := raftfsm.DueInfo{Ref: raftfsm.Ref{Slot: slot}}
+		if r := f.slots[slot]; r != nil {
+			info = raftfsm.DueInfo{
+				Ref: raftfsm.Ref{Slot: slot, Revision: r.Revision}, OK: true, Namespace: r.Namespace, Queue: r.Queue,
+				NextDue: r.NextDue, Accepted: r.Accepted, Attempt: r.Attempt, Lease: r.Retry.Lease,
+				Handed: f.handed[slot] == r.Revision, Held: f.held[slot],
+			}
+		}
+		out = append(out, info)
+	}
+	return out
+}
+
+func (f *fakeTable) HandOut(epoch uint64, refs []raftfsm.Ref, out []*raftfsm.Record) []*raftfsm.Record {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, ref := range refs {
+		r := f.slots[ref.Slot]
+		if r == nil || r.Revision != ref.Revision || f.held[ref.Slot] || epoch != f.epoch {
+			out = append(out, nil)
+			continue
+		}
+		f.handed[ref.Slot] = ref.Revision
+		if f.keep {
+			f.history = append(f.history, *r)
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func (f *fakeTable) pending() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.ids)
+}
+
+// readyFunc is a Deliverer.
+type readyFunc func(src Source, q Queue)
+
+func (f readyFunc) Ready(src Source, q Queue) { f(src, q) }
+
+// bench is a loop whose turns the test takes itself, with a clock that stands still unless the test moves it.
+type bench struct {
+	t       testing.TB
+	now     time.Time
+	loop    *Loop
+	exec    *Exec
+	table   *fakeTable
+	settled []*raftfsm.Command
+	told    map[Queue]int
+	lease   bool
+	w       work
+}
+
+var epochStart = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+
+func newBench(t testing.TB) *bench {
+	b := &bench{t: t, now: epochStart, told: map[Queue]int{}, lease: true}
+	b.loop = NewLoop(LoopOptions{Now: func() time.Time { return b.now }, Logger: quiet})
+	b.exec, b.table = b.add(7)
+	return b
+}
+
+func (b *bench) add(shard uint32) (*Exec, *fakeTable) {
+	table := newFakeTable()
+	e := b.loop.Add(Options{
+		Table: table, Shard: shard,
+		Deliverer: readyFunc(func(_ Source, q Queue) { b.told[q]++ }),
+		LeaseHeld: func() bool { return b.lease },
+		Settle:    func(cmds []*raftfsm.Command) { b.settled = append(b.settled, cmds...) },
+	})
+	table.feed = e.Feed()
+	return e, table
+}
+
+func (b *bench) millis() int64 { return b.now.UnixMilli() }
+
+func (b *bench) pass(d time.Duration) { b.now = b.now.Add(d) }
+
+// settle takes turns until nothing is left to do now.
+func (b *bench) settle() {
+	b.t.Helper()
+	for range 100_000 {
+		if wait := b.loop.turn(&b.w); wait > 0 && b.w.empty() {
+			return
+		}
+		b.w.do(quiet)
+	}
+	b.t.Fatal("the loop does not come to rest")
+}
+
+func (b *bench) lead(epoch uint64) {
+	b.table.lead(epoch)
+	b.exec.Lead(epoch)
+}
+
+func ids(ds []Delivery) []string {
+	s := make([]string, 0, len(ds))
+	for _, d := range ds {
+		s = append(s, d.Record.ID)
+	}
+	return s
+}
+
+func q(name string) Queue { return Queue{"default", name} }
+
+// check verifies the invariants of an Exec that is at rest: all ops applied, nothing due in the wheel.
+func (b *bench) check() error {
+	e, f := b.exec, b.table
+	e.hand.mu.Lock()
+	defer e.hand.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if err := e.hand.wheel.Check(); err != nil {
+		return err
+	}
+	if got := e.hand.wheel.Len(); got != len(f.ids) {
+		return fmt.Errorf("%d slots are armed, %d timers are pending", got, len(f.ids))
+	}
+	entries, stale, listed := 0, 0, 0
+	for _, l := range e.lists {
+		entries, stale = entries+l.len(), stale+l.stale
+		if l.len() == 0 {
+			return fmt.Errorf("an empty list of %v is kept", l.queue)
+		}
+	}
+	for slot, r := range f.slots {
+		s := e.slots.get(uint32(slot))
+		if r == nil {
+			if s != nil {
+				return fmt.Errorf("free slot %d has state %d", slot, s.state)
+			}
+			continue
+		}
+		if ref, ok := e.hand.wheel.Ref(e.hand.handles[slot]); !ok || ref != uint64(slot) {
+			return fmt.Errorf("timer %s in slot %d is not armed", r.ID, slot)
+		}
+		if s != nil && s.revision != r.Revision {
+			return fmt.Errorf("slot %d is known at revision %d, is at %d", slot, s.revision, r.Revision)
+		}
+		if s != nil && s.state == stateReady {
+			listed++
+		}
+	}
+	if entries-stale != listed || listed != e.slots.count[stateReady] {
+		return fmt.Errorf("lists hold %d entries, %d stale; %d slots are ready, %d by count",
+			entries, stale, listed, e.slots.count[stateReady])
+	}
+	return nil
+}
+
+func seeded(t *testing.T) *rand.Rand {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	return rand.New(rand.NewPCG(seed, 1))
+}

@@ -1,0 +1,223 @@
+//go:build unix
+
+package executor
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/wheel"
+)
+
+// leanTable is a table that costs next to nothing, so that a measurement is of the executor: timer i lies in slot i.
+type leanTable struct {
+	mu   sync.Mutex
+	feed raftfsm.Feed
+	due  []int64 // 0 for a free slot
+}
+
+const (
+	leanLease = 30_000
+	leanQueue = "q"
+)
+
+func (l *leanTable) Describe(slots []uint32, out []raftfsm.DueInfo) []raftfsm.DueInfo {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, slot := range slots {
+		out = append(out, raftfsm.DueInfo{
+			Ref: raftfsm.Ref{Slot: slot, Revision: uint64(slot) + 1}, OK: l.due[slot] != 0, Namespace: "default",
+			Queue: leanQueue, NextDue: l.due[slot], Accepted: uint64(slot), Lease: leanLease,
+		})
+	}
+	return out
+}
+
+func (l *leanTable) HandOut(_ uint64, refs []raftfsm.Ref, out []*raftfsm.Record) []*raftfsm.Record {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ref := range refs {
+		out = append(out, &raftfsm.Record{
+			Namespace: "default", ID: "timer", Queue: leanQueue, Retry: raftfsm.RetryPolicy{Lease: leanLease},
+			NextDue: l.due[ref.Slot], Revision: ref.Revision,
+		})
+	}
+	return out
+}
+
+// complete frees the slots of deliveries that were acked, as Apply does.
+func (l *leanTable) complete(ds []Delivery) {
+	ops := make([]raftfsm.Op, 0, len(ds))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, d := range ds {
+		slot := uint32(d.Token.Revision - 1)
+		l.due[slot] = 0
+		ops = append(ops, raftfsm.Op{Slot: slot, Kind: raftfsm.Disarm})
+	}
+	l.feed.PushN(ops)
+}
+
+// load arms far timers, due in an hour to a day, and then one for each of the given times.
+func (l *leanTable) load(far int, due []int64) {
+	now := time.Now().UnixMilli()
+	for range far {
+		l.due = append(l.due, now+3600_000+rand.Int64N(82800_000))
+	}
+	l.due = append(l.due, due...)
+	ops := make([]raftfsm.Op, 0, 1024)
+	for slot, due := range l.due {
+		ops = append(ops, raftfsm.Op{When: wheel.Tick(due), Slot: uint32(slot), Kind: raftfsm.Arm})
+		if len(ops) == cap(ops) || slot == len(l.due)-1 {
+			l.feed.PushN(ops)
+			ops = ops[:0]
+		}
+	}
+}
+
+// lateness collects how late each hand-out was, in nanoseconds.
+type lateness struct {
+	late []int64
+	n    atomic.Int64
+	done chan struct{}
+}
+
+func (l *lateness) take(src Source, q Queue, table *leanTable) {
+	ds := src.Take(q, 1000)
+	now := time.Now().UnixNano()
+	for _, d := range ds {
+		i := l.n.Add(1) - 1
+		l.late[i] = now - d.Record.NextDue*1e6
+		if int(i) == len(l.late)-1 {
+			close(l.done)
+		}
+	}
+	if len(ds) > 0 {
+		table.complete(ds)
+	}
+}
+
+func (l *lateness) report(b *testing.B) {
+	slices.Sort(l.late)
+	if l.late[0] < 0 {
+		b.Errorf("a timer was %d ns early", -l.late[0])
+	}
+	at := func(q float64) float64 { return float64(l.late[int(q*float64(len(l.late)-1))]) / 1e3 }
+	b.ReportMetric(at(0.5), "p50-us")
+	b.ReportMetric(at(0.99), "p99-us")
+	b.ReportMetric(at(0.999), "p99.9-us")
+	b.ReportMetric(at(1), "max-us")
+	b.ReportMetric(0, "ns/op")
+}
+
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// start runs a loop with leading shards, over which far timers and the given due times are spread.
+func start(b *testing.B, shards, far int, due []int64, l *lateness) (stop func()) {
+	loop := NewLoop(LoopOptions{Logger: quiet})
+	ctx, cancel := context.WithCancel(context.Background())
+	var run sync.WaitGroup
+	run.Go(func() {
+		if err := loop.Run(ctx); err != nil {
+			b.Error(err)
+		}
+	})
+	var execs []*Exec
+	for s := range shards {
+		table := &leanTable{}
+		e := loop.Add(Options{Table: table, Shard: uint32(s), Deliverer: readyFunc(func(src Source, q Queue) {
+			l.take(src, q, table)
+		})})
+		table.feed = e.Feed()
+		var mine []int64
+		for i := s; i < len(due); i += shards {
+			mine = append(mine, due[i])
+		}
+		table.load(far/shards, mine)
+		e.Lead(1)
+		execs = append(execs, e)
+	}
+	return func() {
+		cancel()
+		run.Wait()
+		var wheel HistogramSnapshot
+		for _, e := range execs {
+			wheel.Merge(e.Stats().WheelLate)
+		}
+		if wheel.Count > 0 {
+			b.ReportMetric(float64(wheel.Quantile(0.5)), "wheel-p50-us")
+		}
+	}
+}
+
+// BenchmarkLateness reports how late timers are handed out to a consumer that has credit and acks at once, over two
+// seconds in real time.
+func BenchmarkLateness(b *testing.B) {
+	for _, pending := range []int{100_000, 1_000_000} {
+		for _, shards := range []int{1, 16} {
+			for _, rate := range []int{1_000, 10_000, 50_000} {
+				b.Run(fmt.Sprintf("pending=%d/shards=%d/rate=%d", pending, shards, rate), func(b *testing.B) {
+					for range b.N {
+						measureLateness(b, shards, pending, rate)
+					}
+				})
+			}
+		}
+	}
+}
+
+func measureLateness(b *testing.B, shards, pending, rate int) {
+	const lead, length = 1500, 2000
+	n := rate * length / 1000
+	due := make([]int64, n)
+	begin := time.Now().UnixMilli() + lead
+	for i := range due {
+		due[i] = begin + rand.Int64N(length)
+	}
+	l := &lateness{late: make([]int64, n), done: make(chan struct{})}
+	stop := start(b, shards, pending, due, l)
+	defer stop()
+	runtime.GC()
+	for time.Now().UnixMilli() < begin-10 {
+		<-time.After(time.Millisecond)
+	}
+	cpu := cpuTime()
+	select {
+	case <-l.done:
+	case <-time.After(30 * time.Second):
+		b.Fatalf("%d of %d timers fired", l.n.Load(), n)
+	}
+	b.ReportMetric(float64(cpuTime()-cpu)/float64(length)/1e4, "cpu-%")
+	l.report(b)
+}
+
+// BenchmarkIdle reports the CPU time that a million far timers cost, in percent of a core.
+func BenchmarkIdle(b *testing.B) {
+	for range b.N {
+		stop := start(b, 16, 1_000_000, nil, &lateness{})
+		<-time.After(2 * time.Second)
+		runtime.GC()
+		<-time.After(time.Second)
+		cpu := cpuTime()
+		const length = 10 * time.Second
+		<-time.After(length)
+		b.ReportMetric(100*float64(cpuTime()-cpu)/float64(length), "cpu-%")
+		b.ReportMetric(0, "ns/op")
+		stop()
+	}
+}

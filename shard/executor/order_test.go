@@ -1,0 +1,226 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/carillon-timers/carillon/raftfsm"
+)
+
+// rig is a loop that runs in a synctest bubble, with one leading shard whose consumer takes and acks at once.
+type rig struct {
+	loop  *Loop
+	exec  *Exec
+	table *fakeTable
+	mu    sync.Mutex
+	// got is what was handed out; guarded by mu.
+	got []Delivery
+}
+
+func startRig(t *testing.T, deliver func(r *rig, src Source, q Queue)) *rig {
+	r := &rig{loop: NewLoop(LoopOptions{Sleeper: NewTimerSleeper(), Logger: quiet}), table: newFakeTable()}
+	if deliver == nil {
+		deliver = func(r *rig, src Source, q Queue) { r.consume(src, q) }
+	}
+	r.exec = r.loop.Add(Options{
+		Table: r.table, Deliverer: readyFunc(func(src Source, q Queue) { deliver(r, src, q) }),
+		Settle: func(cmds []*raftfsm.Command) {
+			for _, c := range cmds {
+				r.table.retry(c.GetRetry().GetId(), c.GetRetry().GetRevision(), time.Now().UnixMilli()+1000)
+			}
+		},
+	})
+	r.table.feed = r.exec.Feed()
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() {
+		if err := r.loop.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { cancel(); run.Wait() })
+	return r
+}
+
+func (r *rig) consume(src Source, q Queue) {
+	for _, d := range src.Take(q, 100) {
+		r.mu.Lock()
+		r.got = append(r.got, d)
+		r.mu.Unlock()
+		r.table.remove(d.Record.ID, d.Token.Revision)
+	}
+}
+
+func (r *rig) in(id string, d time.Duration) {
+	r.table.schedule(id, "q", time.Now().Add(d).UnixMilli(), 30_000, time.Now().UnixMilli())
+}
+
+// The tutorial's delays, each to the millisecond.
+func TestTutorialOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := startRig(t, nil)
+		r.table.lead(1)
+		r.exec.Lead(1)
+		start := time.Now().UnixMilli()
+		for _, s := range []int{9, 3, 5, 1, 25, 12} {
+			r.in(fmt.Sprint(s), time.Duration(s)*time.Second)
+		}
+		time.Sleep(30 * time.Second)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		var at []string
+		for _, d := range r.got {
+			at = append(at, fmt.Sprintf("%s at %d ms", d.Record.ID, d.HandedOut-start))
+		}
+		want := []string{"1 at 1000 ms", "3 at 3000 ms", "5 at 5000 ms", "9 at 9000 ms", "12 at 12000 ms", "25 at 25000 ms"}
+		if !slices.Equal(at, want) {
+			t.Fatalf("got %v, want %v", at, want)
+		}
+	})
+}
+
+// An unanswered delivery comes again a lease and a back-off later, and with a new token.
+func TestLeaseLapses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var handed []Delivery
+		r := startRig(t, func(r *rig, src Source, q Queue) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			handed = append(handed, src.Take(q, 1)...)
+		})
+		r.table.lead(1)
+		r.exec.Lead(1)
+		start := time.Now().UnixMilli()
+		r.in("a", 500*time.Millisecond)
+		time.Sleep(40 * time.Second)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if len(handed) != 2 || handed[0].HandedOut-start != 500 || handed[1].HandedOut-start != 31_500 ||
+			handed[1].Token.Attempt != 1 || handed[1].Token.Revision <= handed[0].Token.Revision {
+			t.Fatalf("got %+v from %d", handed, start)
+		}
+	})
+}
+
+// A ready timer whose wait has pushed its place in the wheel minutes away still lapses at the end of its lease.
+func TestLeaseAfterLongWait(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.lead(1)
+	b.table.schedule("a", "q", b.millis(), 1000, b.millis())
+	for range 100 {
+		b.settle()
+		b.pass(time.Minute)
+	}
+	b.settle()
+	if got := b.exec.Take(q("q"), 1); len(got) != 1 {
+		t.Fatalf("took %d", len(got))
+	}
+	b.settle()
+	b.pass(999 * time.Millisecond)
+	b.settle()
+	if len(b.settled) != 0 {
+		t.Fatal("settled early")
+	}
+	b.pass(time.Millisecond)
+	b.settle()
+	if len(b.settled) != 1 {
+		t.Fatalf("settled %d leases, want 1", len(b.settled))
+	}
+	// The settling is lost: it comes again, not at once.
+	b.settle()
+	b.pass(999 * time.Millisecond)
+	b.settle()
+	if len(b.settled) != 1 {
+		t.Fatal("settled again at once")
+	}
+	b.pass(time.Millisecond)
+	b.settle()
+	if len(b.settled) != 2 {
+		t.Fatalf("settled %d times, want 2", len(b.settled))
+	}
+}
+
+// Several subscribers take at once, on several workers, from a queue that is overdue in part, over two failovers; what a
+// leader hands out for the first time is in the order of (due, acceptance).
+func TestOrderWithManyTakers(t *testing.T) {
+	t.Parallel()
+	table := newFakeTable()
+	table.keep = true
+	loop := NewLoop(LoopOptions{Workers: 4, Logger: quiet})
+	var taken atomic.Int64
+	e := loop.Add(Options{Table: table, Deliverer: readyFunc(func(src Source, q Queue) {
+		taken.Add(int64(len(src.Take(q, 3))))
+	})})
+	table.feed = e.Feed()
+	ctx, cancel := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	all.Go(func() {
+		if err := loop.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	const timers = 6000
+	now := time.Now().UnixMilli()
+	r := seeded(t)
+	for i := range timers {
+		table.schedule(fmt.Sprint(i), fmt.Sprint(i%2), now+r.Int64N(600)-300, 60_000, now-400)
+	}
+	for range 4 {
+		all.Go(func() {
+			for ctx.Err() == nil {
+				n := len(e.Take(q("0"), 2)) + len(e.Take(q("1"), 5))
+				if taken.Add(int64(n)); n == 0 {
+					<-time.After(time.Millisecond)
+				}
+			}
+		})
+	}
+	var from []int // where each epoch begins in the history
+	for epoch := range uint64(3) {
+		e.Follow()
+		taken.Store(0)
+		from = append(from, len(table.history))
+		table.lead(epoch + 1)
+		e.Lead(epoch + 1)
+		want := int64(timers)
+		if epoch < 2 {
+			want /= 3
+		}
+		for taken.Load() < want {
+			<-time.After(time.Millisecond)
+		}
+	}
+	cancel()
+	all.Wait()
+	for i, begin := range from {
+		end := len(table.history)
+		if i+1 < len(from) {
+			end = from[i+1]
+		}
+		checkOrder(t, table.history[begin:end])
+	}
+	if got := len(table.history) - from[2]; got != timers {
+		t.Fatalf("the last leader handed out %d timers, want each of %d once", got, timers)
+	}
+}
+
+func checkOrder(t *testing.T, history []raftfsm.Record) {
+	t.Helper()
+	last := map[string]raftfsm.Record{}
+	for _, r := range history {
+		l, ok := last[r.Queue]
+		if ok && (r.NextDue < l.NextDue || r.NextDue == l.NextDue && r.Accepted <= l.Accepted) {
+			t.Fatalf("queue %s: (%d, %d) after (%d, %d)", r.Queue, r.NextDue, r.Accepted, l.NextDue, l.Accepted)
+		}
+		last[r.Queue] = r
+	}
+}
