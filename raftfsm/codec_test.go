@@ -1,0 +1,186 @@
+package raftfsm
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"hash/fnv"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+)
+
+func (b writeBuffer) reader() *bytes.Reader { return bytes.NewReader(b) }
+
+// envelope puts a body into an envelope as a newer version could.
+func envelope(version, kind byte, body []byte) []byte {
+	b := append([]byte{entryMagic, version, kind, 0, 0, 0, 0, 0}, body...)
+	sum := crc32.Update(crc32.Checksum(b[:4], castagnoli), castagnoli, body)
+	binary.LittleEndian.PutUint32(b[4:], sum)
+	return b
+}
+
+func sampleEntry() *logv1.Entry {
+	e := begin(1, 1000)
+	c := schedule("a", 900).GetSchedule()
+	c.Payload, c.RequestId, c.Labels = []byte("hello"), []byte("r"), []*logv1.Pair{{Key: "k", Value: "v"}}
+	e.Commands = []*Command{scheduleOf(c), cancel("b"), reschedule("c", 5), complete("d", 1, 2, 3), retry("e", 1, 2, 3)}
+	return e
+}
+
+func TestEntryRoundTrip(t *testing.T) {
+	t.Parallel()
+	want := sampleEntry()
+	b := EncodeEntry(want, []byte("before"))
+	got, err := DecodeEntry(b[len("before"):])
+	if err != nil || !proto.Equal(got, want) {
+		t.Fatalf("got %v, %v", got, err)
+	}
+}
+
+// Whatever this version does not know must stop the replica: skipping it would make the replicas differ.
+func TestPoison(t *testing.T) {
+	t.Parallel()
+	body, err := sampleEntry().MarshalVT()
+	if err != nil {
+		t.Fatal(err)
+	}
+	field := func(number, value byte) []byte { return []byte{number<<3 | 0, value} } // a varint field
+	inCommand := func(b []byte) []byte { return append([]byte{5<<3 | 2, byte(len(b))}, b...) }
+	inSchedule := func(b []byte) []byte { return inCommand(append([]byte{1<<3 | 2, byte(len(b))}, b...)) }
+	flipped := EncodeEntry(sampleEntry(), nil)
+	flipped[len(flipped)-1] ^= 1
+	cases := map[string]struct {
+		data []byte
+		want error
+		text string
+	}{
+		"empty":                 {nil, ErrCorrupt, "shorter"},
+		"magic":                 {append([]byte{1}, flipped[1:]...), ErrCorrupt, "begins with 0x01"},
+		"version":               {envelope(2, 1, body), ErrUnsupported, "version 2"},
+		"type":                  {envelope(1, 9, body), ErrUnsupported, "type 9"},
+		"checksum":              {flipped, ErrCorrupt, "checksum"},
+		"body":                  {envelope(1, 1, []byte{0xFF}), ErrCorrupt, "body"},
+		"empty command":         {envelope(1, 1, inCommand(nil)), ErrUnsupported, "command 0 of 1"},
+		"new kind of command":   {envelope(1, 1, inCommand([]byte{9<<3 | 2, 0})), ErrUnsupported, "command 0 of 1"},
+		"field beside the kind": {envelope(1, 1, inCommand([]byte{2<<3 | 2, 0, 10 << 3, 1})), ErrUnsupported, "command 0 of 1"},
+		"field in the schedule": {envelope(1, 1, inSchedule(field(15, 1))), ErrUnsupported, "command 0 of 1"},
+		"field in a label":      {envelope(1, 1, inSchedule(append([]byte{10<<3 | 2, 2}, field(3, 1)...))), ErrUnsupported, "command 0 of 1"},
+		"field in the entry":    {envelope(1, 1, append(field(15, 1), body...)), ErrUnsupported, "unknown field"},
+		"field in begin":        {envelope(1, 1, append([]byte{6<<3 | 2, 2}, field(9, 1)...)), ErrUnsupported, "unknown field"},
+	}
+	for name, c := range cases {
+		t.Run(name, func(t *testing.T) {
+			r := newReplica(t, Options{Shard: 7})
+			r.apply(sampleEntry())
+			hash := r.f.Hash()
+			r.feed.take()
+			_, err := r.f.Apply(2, c.data)
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), "shard 7: apply entry 2") {
+				t.Fatalf("error is %v, want %v with %q", err, c.want, c.text)
+			}
+			if _, again := r.f.Apply(2, EncodeEntry(sampleEntry(), nil)); again != err {
+				t.Fatalf("a stopped replica answers %v", again)
+			}
+			if _, err := r.f.Snapshot(); !errors.Is(err, c.want) {
+				t.Fatalf("a stopped replica gives a snapshot: %v", err)
+			}
+			if err := r.f.Restore(bytes.NewReader(nil)); err == nil {
+				t.Fatal("a stopped replica was restored")
+			}
+			if r.f.Hash() != hash || len(r.feed.take()) > 0 {
+				t.Fatal("something was applied")
+			}
+		})
+	}
+}
+
+func TestIndexMustGrow(t *testing.T) {
+	t.Parallel()
+	r := newReplica(t, Options{})
+	r.apply(begin(1, 1))
+	if _, err := r.f.Apply(1, EncodeEntry(begin(1, 1), nil)); !errors.Is(err, ErrCorrupt) {
+		t.Fatalf("an entry was applied twice: %v", err)
+	}
+}
+
+func TestRequestKeyIsFNV(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(1, 1))
+	for range 100 {
+		text := make([]byte, rng.IntN(40))
+		for i := range text {
+			text[i] = byte(rng.Uint32())
+		}
+		h := fnv.New128a()
+		h.Write([]byte{requestCancel})
+		h.Write([]byte("ns\x00id\x00"))
+		h.Write(text)
+		high, low := requestKey(requestCancel, "ns", "id", text)
+		want := h.Sum(nil)
+		if binary.BigEndian.Uint64(want) != high || binary.BigEndian.Uint64(want[8:]) != low {
+			t.Fatalf("%x: %016x%016x, want %x", text, high, low, want)
+		}
+	}
+}
+
+func TestTokenRoundTrip(t *testing.T) {
+	t.Parallel()
+	want := Token{Shard: 255, Epoch: 1 << 60, Revision: 77, Attempt: 1<<32 - 1, Namespace: "default", ID: "order-42/expire"}
+	got, err := ParseToken(want.Append(nil))
+	if err != nil || got != want {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+}
+
+func FuzzParseToken(f *testing.F) {
+	f.Add(Token{Shard: 1, Epoch: 2, Revision: 3, Attempt: 4, Namespace: "n", ID: "i"}.Append(nil))
+	f.Add([]byte{tokenVersion, 0x80})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		got, err := ParseToken(b)
+		if err != nil {
+			return
+		}
+		again, err := ParseToken(got.Append(nil))
+		if err != nil || again != got {
+			t.Fatalf("%+v reads back as %+v, %v", got, again, err)
+		}
+	})
+}
+
+// What decodes must apply without a panic, twice the same, whatever is in it.
+func FuzzDecodeEntry(f *testing.F) {
+	f.Add(EncodeEntry(sampleEntry(), nil))
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > entryHeader {
+			b = envelope(b[1], b[2], b[entryHeader:]) // past the checksum
+		}
+		first, second := New(Options{}), New(Options{})
+		one, err := first.Apply(1, b)
+		if err != nil {
+			return
+		}
+		two, err := second.Apply(1, b)
+		if err != nil || len(one.Results) != len(two.Results) || first.Hash() != second.Hash() {
+			t.Fatalf("two replicas differ: %v", err)
+		}
+		if err := first.Check(); err != nil {
+			t.Fatal(err)
+		}
+		if err := second.Restore(bytes.NewReader(snapshotBytes(t, first))); err != nil {
+			t.Fatalf("its snapshot is refused: %v", err)
+		}
+		if e, err := DecodeEntry(b); err == nil {
+			first.Stamp(e.Epoch, 0, e.Commands)
+		}
+		if err := first.Check(); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
