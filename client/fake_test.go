@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -115,10 +116,11 @@ func (c *cluster) kill(id string) {
 }
 
 func (c *cluster) stopAll() {
-	for _, id := range []string{"n1", "n2", "n3", "n4"} {
-		if c.nodes[id] != nil {
-			c.kill(id)
-		}
+	c.mu.Lock()
+	ids := slices.Collect(maps.Keys(c.nodes))
+	c.mu.Unlock()
+	for _, id := range ids {
+		c.kill(id)
 	}
 }
 

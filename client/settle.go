@@ -27,6 +27,7 @@ type resettler struct {
 	waiting []*settlement // guarded by mu
 	busy    int           // taken and not answered yet; guarded by mu
 	idle    chan struct{} // closed when nothing waits or is busy; nil while nobody asks; guarded by mu
+	ended   bool          // run has ended: nothing is taken any more; guarded by mu
 }
 
 func newResettler(c *Client) *resettler {
@@ -39,7 +40,9 @@ func (r *resettler) add(list ...*settlement) {
 		return
 	}
 	r.mu.Lock()
-	r.waiting = append(r.waiting, list...)
+	if !r.ended {
+		r.waiting = append(r.waiting, list...)
+	}
 	r.mu.Unlock()
 	select {
 	case r.wake <- struct{}{}:
@@ -47,7 +50,7 @@ func (r *resettler) add(list ...*settlement) {
 	}
 }
 
-// flush returns when nothing is left; run must be running, or have ended.
+// flush returns when nothing is left, or run has ended.
 func (r *resettler) flush() {
 	r.mu.Lock()
 	if len(r.waiting)+r.busy == 0 {
@@ -123,11 +126,11 @@ func (r *resettler) signalLocked() {
 	}
 }
 
-// abandon drops what is left.
+// abandon drops what is left and what comes.
 func (r *resettler) abandon() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.waiting, r.busy = nil, 0
+	r.ended, r.waiting, r.busy = true, nil, 0
 	r.signalLocked()
 }
 
