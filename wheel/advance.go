@@ -2,9 +2,10 @@ package wheel
 
 const (
 	workMax  = 8192 // elements that one Advance handles at most, which bounds how long it takes (about 0.1 ms)
-	aheadMin = 512  // elements of a block that are moved ahead at least in one Advance
-	aheadBig = 2048 // elements of a slot from which on Next asks to be called for moving it ahead
-	touchMax = 8192 // elements of a slot up to which stale ones are dropped, and the entries warmed up, on the way to level 0
+	aheadBig = 1024 // elements of a slot from which on it is moved down ahead of time
+	aheadMin = 512  // elements that are then moved at least in one Advance
+	touchMax = 8192 // elements of a slot up to which the entries are warmed up on the way to level 0, and stale ones dropped
+	fewMax   = 8    // elements of a slot up to which the first of them is looked for
 )
 
 // Advance brings time to now and fills due, from its start, with entries that are due, in the order of When and then
@@ -28,6 +29,10 @@ func (w *Wheel) Advance(now Tick, due []Due) (n int, more bool) {
 			more = w.slots[slotOf(0, t)].head != 0
 			continue
 		}
+		if w.few(l, t) {
+			w.moveFew(l, t, target)
+			continue
+		}
 		for j := range l {
 			w.open[j] = max(w.open[j], t)
 		}
@@ -37,8 +42,9 @@ func (w *Wheel) Advance(now Tick, due []Due) (n int, more bool) {
 	return n, more
 }
 
-// Next is a lower bound of the next tick at which Advance has work; it is exact if that lies in the lowest level
-// and no removed entry lies there. It is not ok if the wheel is empty.
+// Next is a lower bound of the next tick at which Advance has work. It is exact if that lies in the lowest level, or
+// in a slot with few others, and no removed entry lies there; else it is the tick at which a slot must be moved down.
+// It is not ok if the wheel is empty.
 func (w *Wheel) Next() (Tick, bool) {
 	if len(w.past.heap) > 0 {
 		return w.Now(), true
@@ -50,9 +56,12 @@ func (w *Wheel) Next() (Tick, bool) {
 	if l > levels || w.Len() == 0 {
 		return 0, false
 	}
+	if l > 0 && w.few(l, t) {
+		t = max(w.base, w.earliest(l, t))
+	}
 	for k := range levels {
-		if w.aheadSize(k) > aheadBig {
-			t = min(t, max(w.base, w.open[k]-span(k+1)/2))
+		if at := max(w.base, w.open[k]-span(k+1)/2); at < t && w.aheadSize(k) > aheadBig {
+			t = at
 		}
 	}
 	return t, true
@@ -90,21 +99,16 @@ func (w *Wheel) settle(target Tick) {
 	}
 }
 
-// openAhead moves the next block of each level down while time is in the second half of the present one, a slice
-// each time, so that no large slot holds up what is due when its block begins.
+// openAhead moves the next block of a level down while time is in the second half of the present one, a slice each
+// time, if its slot is so large that it would hold up what is due when the block begins.
 func (w *Wheel) openAhead(budget int) {
 	for l := levels - 1; l >= 0; l-- {
 		left := w.open[l] - w.base
 		if left > span(l+1)/2 || l < levels-1 && w.open[l] == w.open[l+1] {
 			continue
 		}
-		size := w.aheadSize(l)
-		if size == 0 {
-			w.open[l] += span(l + 1)
-			continue
-		}
-		slice := min(max(aheadMin, 2*size/int(left)), budget)
-		if slice > 0 {
+		if size := w.aheadSize(l); size > aheadBig {
+			slice := min(max(aheadMin, 2*size/int(left)), budget)
 			budget -= slice
 			w.moveDown(l+1, w.open[l], &slice)
 		}
@@ -138,6 +142,9 @@ func (w *Wheel) moveDown(l int, t Tick, budget *int) bool {
 			return false
 		}
 		c := w.chunks.at(s.head)
+		if check {
+			w.touch(c, si)
+		}
 		for _, el := range c.el[c.off:c.n] {
 			if check && w.stale(el) {
 				w.elems--
@@ -151,6 +158,43 @@ func (w *Wheel) moveDown(l int, t Tick, budget *int) bool {
 	}
 	w.open[l-1] = t + span(l)
 	return true
+}
+
+// few says that the slot of level l whose block begins at t holds few elements, in one chunk.
+func (w *Wheel) few(l int, t Tick) bool {
+	if l == levels {
+		return false
+	}
+	s := &w.slots[slotOf(l, t)]
+	return s.n <= fewMax && s.head == s.tail
+}
+
+// earliest is the first tick in such a slot.
+func (w *Wheel) earliest(l int, t Tick) Tick {
+	c := w.chunks.at(w.slots[slotOf(l, t)].head)
+	first := uint32(1<<32 - 1)
+	mask := uint32(span(l) - 1)
+	for _, el := range c.el[c.off:c.n] {
+		first = min(first, el.low&mask)
+	}
+	return t | Tick(first)
+}
+
+// moveFew moves such a slot to the levels on which its elements must lie when time has come to the first of them, or
+// to target if that is before. Nothing else lies in between.
+func (w *Wheel) moveFew(l int, t, target Tick) {
+	w.base = max(w.base, min(target, w.earliest(l, t)))
+	for j := range l {
+		w.open[j] = max(w.open[j], w.base&^(span(j+1)-1)+span(j+1))
+	}
+	si := slotOf(l, t)
+	c := w.chunks.at(w.slots[si].head)
+	for _, el := range c.el[c.off:c.n] {
+		w.elems--
+		w.place(t|Tick(el.low)&(span(l)-1), el)
+	}
+	w.slots[si].n = 0
+	w.pop(si)
 }
 
 // moveFar goes through the far list, moves the block that begins at t to the highest level and keeps the rest.
@@ -188,6 +232,9 @@ func (w *Wheel) drain(t Tick, due []Due, budget *int) (n int) {
 	s := &w.slots[si]
 	for s.head != 0 {
 		c := w.chunks.at(s.head)
+		if c.n-c.off > 1 {
+			w.touch(c, si)
+		}
 		for c.off < c.n {
 			if n == len(due) || *budget == 0 {
 				return n

@@ -43,8 +43,8 @@ func (w *Wheel) checkEntries() error {
 			} else if !free && e.gen != 0 {
 				return fmt.Errorf("entry %d is neither in use nor free", s<<slabBits|k)
 			}
-			if slab != &gone && e.stamp == 0 {
-				return fmt.Errorf("entry %d has stamp 0", s<<slabBits|k)
+			if slab != &gone && e.stamp == noStamp {
+				return fmt.Errorf("entry %d has the stamp that none may have", s<<slabBits|k)
 			}
 		}
 	}

@@ -12,13 +12,13 @@ const (
 	slotKept = slotFar + 1         // what stays there while the far list is gone through
 	slotsAll = slotFar + 2
 
-	chunkLen = 10
+	chunkLen = 42
 )
 
 // element stands for an entry in a list. low is the lower half of its tick; the upper half follows from the slot.
 type element struct{ idx, stamp, low uint32 }
 
-// chunk is a link of a slot's list: two cache lines.
+// chunk is a link of a slot's list: eight cache lines.
 type chunk struct {
 	next   uint32
 	n, off uint16 // elements off to n are in use

@@ -2,8 +2,8 @@ package wheel
 
 const (
 	staleMin        = 1024 // stale elements that are always put up with
-	sweepPerOp      = 2    // chunks swept per Remove or Move while a sweep runs
-	sweepPerAdvance = 64   // chunks swept per Advance
+	sweepPerOp      = 1    // chunks swept per Remove or Move while a sweep runs
+	sweepPerAdvance = 16   // chunks swept per Advance
 )
 
 // sweeper drops stale elements once they outnumber the entries. A sweep goes through all lists, a few chunks at each
@@ -74,19 +74,24 @@ func (w *Wheel) sweepStep() {
 	w.freeChunk(i)
 }
 
-// filterChunk drops the stale elements of a chunk and closes the gaps.
+// filterChunk drops the stale elements of a chunk and closes the gaps. It writes each element and only then counts it
+// in or not: what is stale cannot be predicted, so a branch would cost more.
 func (w *Wheel) filterChunk(si int, c *chunk) {
-	k, d := 0, step(si)
+	w.touch(c, si)
+	k, d, n := 0, step(si), 0
 	for i := int(c.off); i < int(c.n); i += d {
-		if w.stale(c.el[i]) {
-			w.elems--
-			w.slots[si].n--
-			continue
+		el := c.el[i]
+		if d == 2 {
+			c.el[k+1] = c.el[i+1]
 		}
-		copy(c.el[k:k+d], c.el[i:i+d])
-		k += d
+		c.el[k] = el
+		valid := b2i(w.entries.at(el.idx).stamp == el.stamp)
+		k += valid * d
+		n += 1 - valid
 	}
 	c.off, c.n = 0, uint16(k)
+	w.elems -= n
+	w.slots[si].n -= uint32(n)
 }
 
 // unlink takes the chunk between prev and next out of a slot's list.
@@ -103,6 +108,16 @@ func (w *Wheel) unlink(si int, prev, next uint32) {
 	if s.head == 0 {
 		w.emptied(si)
 	}
+}
+
+// touch loads the entries of a chunk's elements, and the next chunk, so that the cache misses overlap.
+func (w *Wheel) touch(c *chunk, si int) {
+	sum := uint32(w.chunks.at(c.next).n)
+	d := step(si)
+	for i := int(c.off); i < int(c.n); i += d {
+		sum += w.entries.at(c.el[i].idx).stamp
+	}
+	w.sink = sum
 }
 
 // stale says that an element's entry has moved or left.

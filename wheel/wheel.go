@@ -18,7 +18,7 @@ const MaxTick Tick = 1 << 62
 type entry struct {
 	ref   uint64
 	gen   uint32 // odd while in use; grows at each Add and each leave
-	stamp uint32 // never 0; grows whenever an element that lies in a list becomes stale
+	stamp uint32 // grows whenever an element that lies in a list becomes stale; stays below noStamp
 }
 
 // floor is what the places of a slab start from when it is made anew after it was given back.
@@ -40,10 +40,19 @@ type Wheel struct {
 	keptMin Tick    // the least tick kept there by the present pass
 	past    past    // ticks before base
 	sweep   sweeper
+	sink    uint32 // keeps the compiler from leaving out loads made for the cache's sake
 }
 
+// noStamp is a stamp that no element has.
+const noStamp = 1<<32 - 1
+
 // gone stands in for every slab of entries that was given back: no stamp and no generation in it matches.
-var gone [slabLen]entry
+var gone = func() (s [slabLen]entry) {
+	for k := range s {
+		s[k].stamp = noStamp
+	}
+	return s
+}()
 
 // New makes an empty wheel whose next tick is start. All ticks before start are past for it. To load timers that
 // are overdue, start at the oldest and Advance to the present: the wheel sorts them in passing, at no extra cost.
@@ -68,7 +77,7 @@ func (w *Wheel) Len() int { return w.entries.used - w.retired }
 func (w *Wheel) Add(when Tick, ref uint64) Handle {
 	i, fresh := w.entries.alloc()
 	if fresh {
-		w.initSlab(i >> slabBits)
+		w.initSlab(int(i >> slabBits))
 	}
 	e := w.entries.at(i)
 	e.ref = ref
@@ -113,6 +122,18 @@ func (w *Wheel) Ref(h Handle) (ref uint64, ok bool) {
 	return e.ref, true
 }
 
+// Warm loads what Remove, Move and Ref of these handles need, so that the cache misses overlap. With many timers
+// this is worth several times its cost, in batches of about 64; it changes nothing else. Stale handles are allowed.
+func (w *Wheel) Warm(hs []Handle) {
+	sum := w.sink
+	for _, h := range hs {
+		if s := int(uint32(h) >> slabBits); s < len(w.entries.slabs) {
+			sum += w.entries.slabs[s][h&slabMask].stamp
+		}
+	}
+	w.sink = sum
+}
+
 // find is the entry of h, or nil if h is stale.
 func (w *Wheel) find(h Handle) *entry {
 	i, gen := uint32(h), uint32(h>>32)
@@ -129,9 +150,9 @@ func (w *Wheel) find(h Handle) *entry {
 // restamp makes the element of e stale. Stamps of one entry come round after 2^32 moves; then no stale element may be left.
 func (w *Wheel) restamp(e *entry) {
 	e.stamp++
-	if e.stamp == 0 {
+	if e.stamp == noStamp {
 		w.purge()
-		e.stamp = 1
+		e.stamp = 0
 	}
 }
 
@@ -156,9 +177,10 @@ func (w *Wheel) leave(i uint32, e *entry) {
 }
 
 // initSlab starts the places of a new slab above all that an earlier slab of this number has handed out.
-func (w *Wheel) initSlab(s uint32) {
-	if int(s) == len(w.floors) {
-		w.floors = append(w.floors, floor{stamp: 1})
+func (w *Wheel) initSlab(s int) {
+	if s == len(w.floors) {
+		w.floors = append(w.floors, floor{}) // a slab with a new number: it may start from zero
+		return
 	}
 	f := w.floors[s]
 	for k := range w.entries.slabs[s] {
