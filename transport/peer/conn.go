@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"time"
 )
@@ -86,8 +87,7 @@ func (d *deadlineReader) Read(p []byte) (int, error) {
 	}
 	_ = d.r.SetReadDeadline(d.c.m.c.Now().Add(d.c.m.c.DeadAfter))
 	n, err := d.r.Read(p)
-	var timeout net.Error
-	if n == 0 && errors.As(err, &timeout) && timeout.Timeout() {
+	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("%w for %v", errSilent, d.c.m.c.DeadAfter)
 	}
 	return n, err

@@ -188,8 +188,11 @@ func (c *conn) serveCall(h header, timeout time.Duration, body []byte) error {
 		c.mu.Lock()
 		delete(c.serving, h.id)
 		c.mu.Unlock()
+		late := err != nil && ctx.Err() != nil // nobody waits; an answer would only race with the caller's own deadline
 		cancel()
-		c.respondCall(h, answer, err)
+		if !late {
+			c.respondCall(h, answer, err)
+		}
 	})
 	if !ok {
 		cancel()

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -104,8 +105,7 @@ func (s *snapshotSender) write(frame []byte) error {
 
 // stalled names a time-out.
 func stalled(err error, after time.Duration) error {
-	var ne net.Error
-	if errors.As(err, &ne) && ne.Timeout() {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return fmt.Errorf("%w for %v", errStalled, after)
 	}
 	return err

@@ -3,6 +3,7 @@ package peertest
 import (
 	"io"
 	"net"
+	"os"
 	"time"
 )
 
@@ -82,7 +83,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 		case s.err != nil:
 			return 0, c.fail("read", s.err)
 		case c.read.passed():
-			return 0, c.fail("read", errDeadline)
+			return 0, c.fail("read", os.ErrDeadlineExceeded)
 		}
 		if !s.held() {
 			now := time.Now()
@@ -135,7 +136,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 		case s.gone && !s.held():
 			return written, c.fail("write", io.ErrClosedPipe)
 		case c.write.passed():
-			return written, c.fail("write", errDeadline)
+			return written, c.fail("write", os.ErrDeadlineExceeded)
 		case len(p) == 0:
 			return written, nil
 		}

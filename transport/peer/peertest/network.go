@@ -6,10 +6,7 @@ package peertest
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"net"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -272,6 +269,4 @@ func (l *listener) Close() error {
 // Addr implements net.Listener.
 func (l *listener) Addr() net.Addr { return address(l.addr) }
 
-var errDeadline = fmt.Errorf("mem: %w", os.ErrDeadlineExceeded)
-
-var _ io.ReadWriteCloser = (*Conn)(nil)
+var _ net.Conn = (*Conn)(nil)
