@@ -1,0 +1,330 @@
+package node
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+)
+
+// identity is what a node must never forget. It lies in node.json and is on the disk before anything is done with it.
+type identity struct {
+	dir  string
+	lock *os.File
+
+	mu   sync.Mutex
+	data identityData // guarded by mu
+}
+
+// identityData is the content of node.json.
+type identityData struct {
+	Format   int    `json:"format"`
+	NodeID   string `json:"node_id"`
+	DiskUUID string `json:"disk_uuid"`
+	// ClusterID is the one cluster that this node has pledged itself to, or joined.
+	ClusterID string `json:"cluster_id,omitempty"`
+	Shards    int    `json:"shards,omitempty"`
+	// Pledge is set on the nodes that create the cluster together.
+	Pledge *pledgeRecord `json:"pledge,omitempty"`
+	// Directory and Replicas say how far the stores on this disk have come.
+	Directory storePhase            `json:"directory,omitempty"`
+	Replicas  map[string]storePhase `json:"replicas,omitempty"`
+}
+
+type pledgeRecord struct {
+	Proposer string   `json:"proposer"`
+	Nodes    []string `json:"nodes"`
+	Replicas int      `json:"replicas"`
+}
+
+// storePhase tells a store that may still be empty from one that may hold votes.
+type storePhase string
+
+const (
+	// storeOpening: its folder is there; it has never been opened to the end, so it has never voted.
+	storeOpening storePhase = "opening"
+	// storeOpened: it may have voted. If its files are gone, the node must not come back under its ID.
+	storeOpened storePhase = "opened"
+)
+
+const (
+	identityFile   = "node.json"
+	lockFile       = "lock"
+	identityFormat = 1
+)
+
+// openIdentity locks the folder for this process and reads who lives there; an empty folder gets a new disk UUID.
+func openIdentity(dir, nodeID string) (*identity, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	lock, err := lockDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	id := &identity{dir: dir, lock: lock}
+	if err := id.load(nodeID); err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	return id, nil
+}
+
+func lockDir(dir string) (*os.File, error) {
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	err = syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return nil, errors.Join(fmt.Errorf("data folder %s is in use by another process", dir), lock.Close())
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock data folder %s: %w", dir, err), lock.Close())
+	}
+	return lock, nil
+}
+
+func (id *identity) load(nodeID string) error {
+	path := filepath.Join(id.dir, identityFile)
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return id.create(nodeID)
+	}
+	if err != nil {
+		return fmt.Errorf("data folder: %w", err)
+	}
+	if err := json.Unmarshal(raw, &id.data); err != nil {
+		return fmt.Errorf("%s is damaged: %w", path, err)
+	}
+	switch d := id.data; {
+	case d.Format != identityFormat:
+		return fmt.Errorf("%s has format %d; this version reads format %d", path, d.Format, identityFormat)
+	case d.NodeID == "" || d.DiskUUID == "":
+		return fmt.Errorf("%s is damaged: node_id or disk_uuid is missing", path)
+	case d.NodeID != nodeID:
+		return fmt.Errorf("data folder %s belongs to node %q, not to %q", id.dir, d.NodeID, nodeID)
+	}
+	return id.checkStores()
+}
+
+// create writes a first node.json; a folder that holds stores without one has lost it.
+func (id *identity) create(nodeID string) error {
+	for _, name := range []string{directoryFolder, shardsFolder} {
+		if _, err := os.Stat(filepath.Join(id.dir, name)); err == nil {
+			return fmt.Errorf("data folder %s holds %s but no %s: it cannot be told which node it belongs to", id.dir, name, identityFile)
+		}
+	}
+	uuid, err := newUUID()
+	if err != nil {
+		return err
+	}
+	id.data = identityData{Format: identityFormat, NodeID: nodeID, DiskUUID: uuid}
+	return writeFileSync(filepath.Join(id.dir, identityFile), id.data)
+}
+
+// checkStores refuses a disk that has lost a store which may have voted.
+func (id *identity) checkStores() error {
+	missing := func(folder, what string) error {
+		entries, err := os.ReadDir(folder)
+		if err == nil && len(entries) > 0 {
+			return nil
+		}
+		return fmt.Errorf("%s is recorded in %s but %s is missing or empty: the node could vote twice in one term; "+
+			"restore the folder, or bring the machine back as a new node with an empty data folder and a new ID", what, identityFile, folder)
+	}
+	if id.data.Directory == storeOpened {
+		if err := missing(filepath.Join(id.dir, directoryFolder), "the directory"); err != nil {
+			return err
+		}
+	}
+	for name, phase := range id.data.Replicas {
+		shard, err := strconv.Atoi(name)
+		if err != nil || shard < 0 || shard >= MaxShards {
+			return fmt.Errorf("%s is damaged: replica %q", identityFile, name)
+		}
+		if phase != storeOpened {
+			continue
+		}
+		if err := missing(id.shardDir(shard), "shard "+name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	directoryFolder = "directory"
+	shardsFolder    = "shards"
+)
+
+func (id *identity) directoryDir() string { return filepath.Join(id.dir, directoryFolder) }
+
+func (id *identity) shardDir(shard int) string {
+	return filepath.Join(id.dir, shardsFolder, strconv.Itoa(shard))
+}
+
+// get returns a copy.
+func (id *identity) get() identityData {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	return id.data.clone()
+}
+
+func (d identityData) clone() identityData {
+	replicas := make(map[string]storePhase, len(d.Replicas))
+	for k, v := range d.Replicas {
+		replicas[k] = v
+	}
+	d.Replicas = replicas
+	if d.Pledge != nil {
+		p := *d.Pledge
+		p.Nodes = slices.Clone(p.Nodes)
+		d.Pledge = &p
+	}
+	return d
+}
+
+// update changes a copy, brings it to the disk, and only then lets it count. An error of change is returned as it is.
+func (id *identity) update(change func(d *identityData) error) error {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	next := id.data.clone()
+	if err := change(&next); err != nil {
+		return err
+	}
+	if err := writeFileSync(filepath.Join(id.dir, identityFile), next); err != nil {
+		return fmt.Errorf("write %s: %w", identityFile, err)
+	}
+	id.data = next
+	return nil
+}
+
+// errOtherCluster says that the node belongs to another cluster already.
+var errOtherCluster = errors.New("this node belongs to another cluster")
+
+// belong pledges the node to a cluster; a second one is refused. The pledge record is kept as it was first given.
+func (id *identity) belong(clusterID string, shards int, pledge *pledgeRecord) error {
+	return id.update(func(d *identityData) error {
+		if d.ClusterID != "" && d.ClusterID != clusterID {
+			return fmt.Errorf("%w: %s, not %s", errOtherCluster, d.ClusterID, clusterID)
+		}
+		if d.ClusterID == "" {
+			d.ClusterID, d.Shards, d.Pledge = clusterID, shards, pledge
+		}
+		return nil
+	})
+}
+
+// beginDirectory makes the directory's folder and records it; first is true while it has never been opened to the end.
+func (id *identity) beginDirectory() (first bool, err error) {
+	if err := mkdirSync(id.directoryDir()); err != nil {
+		return false, err
+	}
+	err = id.update(func(d *identityData) error {
+		if first = d.Directory != storeOpened; first {
+			d.Directory = storeOpening
+		}
+		return nil
+	})
+	return first, err
+}
+
+func (id *identity) endDirectory() error {
+	return id.update(func(d *identityData) error { d.Directory = storeOpened; return nil })
+}
+
+// beginShard makes the shard's folder and records it; first is true while it has never been opened to the end.
+func (id *identity) beginShard(shard int) (first bool, err error) {
+	if err := mkdirSync(id.shardDir(shard)); err != nil {
+		return false, err
+	}
+	name := strconv.Itoa(shard)
+	err = id.update(func(d *identityData) error {
+		if first = d.Replicas[name] != storeOpened; first {
+			d.Replicas[name] = storeOpening
+		}
+		return nil
+	})
+	return first, err
+}
+
+func (id *identity) endShard(shard int) error {
+	return id.update(func(d *identityData) error { d.Replicas[strconv.Itoa(shard)] = storeOpened; return nil })
+}
+
+// shards lists the replicas that are recorded, sorted.
+func (d identityData) shards() []int {
+	var shards []int
+	for name := range d.Replicas {
+		if shard, err := strconv.Atoi(name); err == nil {
+			shards = append(shards, shard)
+		}
+	}
+	slices.Sort(shards)
+	return shards
+}
+
+// close gives the folder free.
+func (id *identity) close() error { return id.lock.Close() }
+
+// writeFileSync writes JSON so that after a crash either the old content or the new one is there.
+func writeFileSync(path string, v any) error {
+	raw, err := json.MarshalIndent(v, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(path + ".new")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(raw, '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// mkdirSync makes a folder that is still there after a crash.
+func mkdirSync(path string) error {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return err
+	}
+	if err := syncDir(filepath.Dir(path)); err != nil {
+		return err
+	}
+	return syncDir(filepath.Dir(filepath.Dir(path)))
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// uuidBytes is the length of what newUUID returns.
+const uuidBytes = 32
+
+// newUUID returns 128 random bits in hexadecimal digits.
+func newUUID() (string, error) {
+	var b [16]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return "", fmt.Errorf("random: %w", err)
+	}
+	return hex.EncodeToString(b[:]), nil
+}

@@ -1,0 +1,304 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/shard"
+	"github.com/carillon-timers/carillon/shard/executor"
+	"github.com/carillon-timers/carillon/transport"
+	"github.com/carillon-timers/carillon/transport/peer"
+)
+
+// Waits between two rounds of asking for a shard's leader.
+const (
+	routeWaitMin = 5 * time.Millisecond
+	routeWaitMax = 80 * time.Millisecond
+)
+
+// localShard is the part of a shard that calls need.
+type localShard interface {
+	Propose(ctx context.Context, cmds []*raftfsm.Command) ([]raftfsm.Result, error)
+	Get(ctx context.Context, namespace, id string) (raftfsm.Status, error)
+	List(ctx context.Context, q raftfsm.ListQuery) (raftfsm.ListPage, error)
+}
+
+// router brings each call to the leader of its shard: here, or with one hop to the node that leads. What was not applied
+// it tries again for a bounded time; what may have been applied it never sends twice.
+type router struct {
+	self   string
+	limit  time.Duration // for how long a call that was not applied is tried again
+	shards func() int
+	// replicas are the nodes of a shard, preferred leader first; nil while the map is not known.
+	replicas func(shard int) []string
+	// local is the shard's replica on this node; nil if there is none that is open.
+	local func(shard int) localShard
+	alive func(node string) bool
+	call  func(ctx context.Context, node string, method peer.Method, group uint32, body []byte) ([]byte, error)
+	now   func() time.Time
+
+	// leaders holds who last answered as the leader, or was named as one: a hint that is checked by using it.
+	leaders [MaxShards]atomic.Pointer[string]
+
+	forwarded, retried atomic.Int64
+	proposals          executor.Histogram // how long the proposals to this node's own shards took
+}
+
+// Apply groups the commands by shard and runs the shards concurrently.
+func (r *router) Apply(ctx context.Context, commands []*raftfsm.Command) []transport.Outcome {
+	out := make([]transport.Outcome, len(commands))
+	shards := r.shards()
+	if shards == 0 {
+		for i := range out {
+			out[i].Err = shard.ErrUnavailable
+		}
+		return out
+	}
+	if len(commands) == 1 {
+		r.applyShard(ctx, shardOf(commands[0], shards), commands, func(_ int, o transport.Outcome) { out[0] = o })
+		return out
+	}
+	groups := map[int][]int{} // shard -> places in commands
+	for i, c := range commands {
+		s := shardOf(c, shards)
+		groups[s] = append(groups[s], i)
+	}
+	var all sync.WaitGroup
+	for s, places := range groups {
+		all.Go(func() {
+			part := make([]*raftfsm.Command, len(places))
+			for k, i := range places {
+				part[k] = commands[i]
+			}
+			r.applyShard(ctx, s, part, func(k int, o transport.Outcome) { out[places[k]] = o })
+		})
+	}
+	all.Wait()
+	return out
+}
+
+// applyShard runs commands of one shard and sets the outcome of each.
+func (r *router) applyShard(ctx context.Context, s int, commands []*raftfsm.Command, set func(k int, o transport.Outcome)) {
+	var results []raftfsm.Result
+	var body []byte
+	err := r.route(ctx, s, func(node string) (err error) {
+		if node == r.self {
+			results, err = r.propose(ctx, s, commands)
+			return err
+		}
+		if body == nil {
+			if body, err = (&logv1.CommandList{Commands: commands}).MarshalVT(); err != nil {
+				return err
+			}
+		}
+		results, err = r.forward(ctx, node, s, body, len(commands))
+		return err
+	})
+	for k := range commands {
+		if err != nil {
+			set(k, transport.Outcome{Err: err})
+		} else {
+			set(k, transport.Outcome{Result: results[k], Err: errOf(commands[k], results[k])})
+		}
+	}
+}
+
+func (r *router) propose(ctx context.Context, s int, commands []*raftfsm.Command) ([]raftfsm.Result, error) {
+	local := r.local(s)
+	if local == nil {
+		return nil, &shard.NotLeaderError{}
+	}
+	began := r.now()
+	results, err := local.Propose(ctx, commands)
+	if err == nil {
+		r.proposals.Observe(r.now().Sub(began).Microseconds())
+	}
+	return results, err
+}
+
+// forward is the one hop. When the connection breaks after the request has left, nobody knows the outcome.
+func (r *router) forward(ctx context.Context, node string, s int, body []byte, n int) ([]raftfsm.Result, error) {
+	r.forwarded.Add(1)
+	answer, err := r.call(ctx, node, methodApply, uint32(s), body)
+	if err != nil {
+		return nil, writeError(err)
+	}
+	list := &logv1.ResultList{}
+	if err := list.UnmarshalVT(answer); err != nil || len(list.Results) != n {
+		return nil, fmt.Errorf("%w: the answer of %s has no meaning", shard.ErrUnknown, node)
+	}
+	return resultsFromProto(list), nil
+}
+
+// read runs a read at the leader: a read that failed on the way has changed nothing, so it is tried again.
+func (r *router) read(ctx context.Context, s int, here func(localShard) error, method peer.Method, body []byte, there func([]byte) error) error {
+	return r.route(ctx, s, func(node string) error {
+		if node == r.self {
+			if local := r.local(s); local != nil {
+				return here(local)
+			}
+			return &shard.NotLeaderError{}
+		}
+		r.forwarded.Add(1)
+		answer, err := r.call(ctx, node, method, uint32(s), body)
+		if err != nil {
+			return readError(err)
+		}
+		return there(answer)
+	})
+}
+
+// Get is a linearizable read.
+func (r *router) Get(ctx context.Context, namespace, id string) (raftfsm.Status, error) {
+	shards := r.shards()
+	if shards == 0 {
+		return raftfsm.Status{}, shard.ErrUnavailable
+	}
+	body, err := (&logv1.Read{Namespace: namespace, Id: id}).MarshalVT()
+	if err != nil {
+		return raftfsm.Status{}, err
+	}
+	var status raftfsm.Status
+	err = r.read(ctx, carillonv1.ShardOf(namespace, id, shards), func(local localShard) (err error) {
+		status, err = local.Get(ctx, namespace, id)
+		return err
+	}, methodGet, body, func(answer []byte) (err error) {
+		status, err = statusFromBytes(answer)
+		return err
+	})
+	return status, err
+}
+
+// route calls do with one node after another until one leads the shard: the last known leader, this node, the replicas
+// in the order of the map. It goes on only after errors that say "not applied".
+func (r *router) route(ctx context.Context, s int, do func(node string) error) error {
+	var end time.Time // set at the first failure: a call that succeeds at once reads no clock
+	var last error = &shard.NotLeaderError{}
+	var tried []string
+	wait := routeWaitMin
+	for {
+		node := r.pick(s, tried)
+		if node == "" {
+			if end.IsZero() {
+				end = r.now().Add(r.limit)
+			}
+			if !r.now().Before(end) {
+				return last
+			}
+			sleep(ctx, wait)
+			if ctx.Err() != nil {
+				return last
+			}
+			tried, wait = tried[:0], min(2*wait, routeWaitMax)
+			continue
+		}
+		err := do(node)
+		var notLeader *shard.NotLeaderError
+		switch {
+		case err == nil || ctx.Err() != nil:
+			if err == nil {
+				r.learn(s, node)
+			}
+			return err
+		case errors.As(err, &notLeader):
+			r.forget(s, node)
+			if notLeader.Leader != "" && notLeader.Leader != node {
+				r.learn(s, notLeader.Leader)
+			}
+		case errors.Is(err, shard.ErrUnavailable):
+			r.forget(s, node)
+		default:
+			return err
+		}
+		if end.IsZero() {
+			end = r.now().Add(r.limit)
+		}
+		r.retried.Add(1)
+		last, tried = err, append(tried, node)
+	}
+}
+
+// pick chooses whom to ask next; empty when all were tried.
+func (r *router) pick(s int, tried []string) string {
+	if hint := r.leaders[s].Load(); hint != nil && !slices.Contains(tried, *hint) {
+		return *hint
+	}
+	if !slices.Contains(tried, r.self) && r.local(s) != nil {
+		return r.self
+	}
+	dead := ""
+	for _, node := range r.replicas(s) {
+		switch {
+		case slices.Contains(tried, node) || node == r.self:
+		case r.alive(node):
+			return node
+		case dead == "":
+			dead = node
+		}
+	}
+	return dead
+}
+
+// learn notes who leads. A leader that is not the noted one is rare, so the string is copied only then.
+func (r *router) learn(s int, node string) {
+	if hint := r.leaders[s].Load(); hint == nil || *hint != node {
+		r.leaders[s].Store(&node)
+	}
+}
+
+// forget drops the hint if it names the node.
+func (r *router) forget(s int, node string) {
+	if hint := r.leaders[s].Load(); hint != nil && *hint == node {
+		r.leaders[s].CompareAndSwap(hint, nil)
+	}
+}
+
+// leader is the hint for a shard; empty if there is none.
+func (r *router) leader(s int) string {
+	if hint := r.leaders[s].Load(); hint != nil {
+		return *hint
+	}
+	return ""
+}
+
+// errOf is the error of a result, with the revision that the command had expected.
+func errOf(c *raftfsm.Command, r raftfsm.Result) error {
+	err := shard.ErrOf(r)
+	if mismatch, ok := err.(*shard.RevisionError); ok {
+		switch k := c.Kind.(type) {
+		case *logv1.Command_Schedule:
+			mismatch.Expected = k.Schedule.ExpectedRevision
+		case *logv1.Command_Cancel:
+			mismatch.Expected = k.Cancel.ExpectedRevision
+		case *logv1.Command_Reschedule:
+			mismatch.Expected = k.Reschedule.ExpectedRevision
+		}
+	}
+	return err
+}
+
+// shardOf finds the shard of a command's timer.
+func shardOf(c *raftfsm.Command, shards int) int {
+	var namespace, id string
+	switch k := c.Kind.(type) {
+	case *logv1.Command_Schedule:
+		namespace, id = k.Schedule.Namespace, k.Schedule.Id
+	case *logv1.Command_Cancel:
+		namespace, id = k.Cancel.Namespace, k.Cancel.Id
+	case *logv1.Command_Reschedule:
+		namespace, id = k.Reschedule.Namespace, k.Reschedule.Id
+	case *logv1.Command_Complete:
+		namespace, id = k.Complete.Namespace, k.Complete.Id
+	case *logv1.Command_Retry:
+		namespace, id = k.Retry.Namespace, k.Retry.Id
+	}
+	return carillonv1.ShardOf(namespace, id, shards)
+}
