@@ -82,10 +82,20 @@ func rescheduleCommand(r *carillonv1.RescheduleRequest, l limits) (*raftfsm.Comm
 	}}}, nil
 }
 
+// completing is a Complete command in one piece: acks are the most frequent commands.
+type completing struct {
+	command  raftfsm.Command
+	kind     logv1.Command_Complete
+	complete logv1.Complete
+}
+
 func completeCommand(t raftfsm.Token) *raftfsm.Command {
-	return &raftfsm.Command{Kind: &logv1.Command_Complete{Complete: &logv1.Complete{
-		Namespace: t.Namespace, Id: t.ID, Revision: t.Revision, Attempt: t.Attempt, TokenEpoch: t.Epoch,
-	}}}
+	c := &completing{}
+	c.complete.Namespace, c.complete.Id = t.Namespace, t.ID
+	c.complete.Revision, c.complete.Attempt, c.complete.TokenEpoch = t.Revision, t.Attempt, t.Epoch
+	c.kind.Complete = &c.complete
+	c.command.Kind = &c.kind
+	return &c.command
 }
 
 // retryNow gives a delivery back with the timer's own back-off.

@@ -76,6 +76,7 @@ func (s *Server) settle(ctx context.Context, answers []answer) []*carillonv1.Set
 		}
 		return answers[i].command, nil
 	})
+	slab := make([]carillonv1.Settled, len(answers))
 	settled := make([]*carillonv1.Settled, len(answers))
 	for i, o := range outcomes {
 		outcome := settleOutcome(o.Err)
@@ -87,7 +88,8 @@ func (s *Server) settle(ctx context.Context, answers []answer) []*carillonv1.Set
 		default:
 			s.counts.failed.Add(1)
 		}
-		settled[i] = &carillonv1.Settled{Token: answers[i].token, Outcome: outcome}
+		settled[i] = &slab[i]
+		settled[i].Token, settled[i].Outcome = answers[i].token, outcome
 	}
 	return settled
 }
@@ -95,10 +97,11 @@ func (s *Server) settle(ctx context.Context, answers []answer) []*carillonv1.Set
 // settleOutcome says what an error means for an answer: one that the shard refused will never count, all others may be
 // sent again.
 func settleOutcome(err error) carillonv1.SettleOutcome {
+	if err == nil {
+		return carillonv1.SettleOutcome_SETTLE_OUTCOME_DONE
+	}
 	var invalid *shard.InvalidError
 	switch {
-	case err == nil:
-		return carillonv1.SettleOutcome_SETTLE_OUTCOME_DONE
 	case errors.Is(err, shard.ErrStaleToken), errors.Is(err, shard.ErrNotFound), errors.As(err, &invalid):
 		return carillonv1.SettleOutcome_SETTLE_OUTCOME_STALE
 	}

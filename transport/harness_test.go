@@ -311,11 +311,3 @@ func (w *workClient) settled(n int) []*carillonv1.Settled {
 func queueNamed(name string) executor.Queue {
 	return executor.Queue{Namespace: raftfsm.DefaultNamespace, Name: name}
 }
-
-func idsOf(ds []*carillonv1.Delivery) []string {
-	ids := make([]string, len(ds))
-	for i, d := range ds {
-		ids[i] = d.Id
-	}
-	return ids
-}

@@ -10,6 +10,7 @@ import (
 
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
 	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/shard"
 )
 
 // oddIDs are names that other systems took at one door and refused at the next: an ID that could be created and not
@@ -133,6 +134,19 @@ func TestABatchOverALimitIsRefusedWhole(t *testing.T) {
 	resp, err := h.timers.ScheduleBatch(context.Background(), &carillonv1.ScheduleBatchRequest{})
 	if err != nil || len(resp.Results) != 0 {
 		t.Errorf("an empty batch: %v, %v", resp, err)
+	}
+}
+
+// The backend may leave a refusal to its result; the client hears what it expected.
+func TestARefusalInAResult(t *testing.T) {
+	t.Parallel()
+	backend := &fakeBackend{onApply: func(context.Context, *raftfsm.Command) Outcome {
+		return Outcome{Result: raftfsm.Result{Code: raftfsm.RevisionMismatch, Revision: 9}}
+	}}
+	h := serve(t, testConfig(), backend)
+	_, err := h.timers.Cancel(t.Context(), &carillonv1.CancelRequest{Id: "x", ExpectedRevision: 4})
+	if got := ErrorOf(StatusOf(err)); !same(got, &shard.RevisionError{Expected: 4, Actual: 9}) {
+		t.Errorf("got %v", got)
 	}
 }
 

@@ -2,10 +2,13 @@ package transport
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/shard"
 )
 
 // timers serves carillon.v1.Timers.
@@ -167,16 +170,37 @@ func (s *Server) applyEach(ctx context.Context, n int, command func(i int) (*raf
 	return outcomes
 }
 
-// apply asks the backend and makes sure of what it promises: an outcome for each command, an error for each refusal.
+// apply asks the backend and makes sure of what it promises: an outcome for each command, an error for
+// each refusal.
 func (s *Server) apply(ctx context.Context, cmds []*raftfsm.Command) []Outcome {
 	outcomes := s.backend.Apply(ctx, cmds)
 	if len(outcomes) != len(cmds) {
 		panic(fmt.Sprintf("the backend answered %d of %d commands", len(outcomes), len(cmds)))
 	}
 	for i := range outcomes {
-		if o := &outcomes[i]; o.Err == nil && o.Code != raftfsm.OK {
-			o.Err = fmt.Errorf("the backend answered code %d (%s) without an error", o.Code, o.Detail)
+		o := &outcomes[i]
+		if o.Err == nil {
+			o.Err = shard.ErrOf(o.Result)
+		}
+		if o.Err == nil {
+			continue
+		}
+		if revision, ok := errors.AsType[*shard.RevisionError](o.Err); ok && revision.Expected == 0 {
+			o.Err = &shard.RevisionError{Expected: expectedRevision(cmds[i]), Actual: revision.Actual}
 		}
 	}
 	return outcomes
+}
+
+// expectedRevision is what the client expected: the shard answers with the actual one alone.
+func expectedRevision(cmd *raftfsm.Command) uint64 {
+	switch kind := cmd.Kind.(type) {
+	case *logv1.Command_Schedule:
+		return kind.Schedule.ExpectedRevision
+	case *logv1.Command_Cancel:
+		return kind.Cancel.ExpectedRevision
+	case *logv1.Command_Reschedule:
+		return kind.Reschedule.ExpectedRevision
+	}
+	return 0
 }
