@@ -41,6 +41,8 @@ type cluster struct {
 	item func(n *node, id string) *carillonv1.ItemError
 	// call is asked before a batch is applied, reply afterwards: an error is the answer to the whole call.
 	call, reply func(n *node, method string) error
+	// accepted hears of each timer that was accepted.
+	accepted func(t *carillonv1.Timer)
 }
 
 // seen is one item that a node got.
@@ -267,8 +269,12 @@ func (n *node) List(_ context.Context, r *carillonv1.ListRequest) (*carillonv1.L
 	}
 	slices.Sort(ids)
 	response := &carillonv1.ListResponse{}
+	limit := int(r.GetLimit())
+	if limit == 0 {
+		limit = 100
+	}
 	for i, id := range ids {
-		if i == int(r.GetLimit()) {
+		if i == limit {
 			response.NextCursor = ids[i-1]
 			break
 		}
@@ -342,6 +348,9 @@ func (c *cluster) schedule(r *carillonv1.ScheduleRequest) *carillonv1.ScheduleRe
 		t.When = &carillonv1.Timer_Due{Due: due}
 	}
 	c.applied++
+	if c.accepted != nil {
+		c.accepted(t)
+	}
 	shard := int32(carillonv1.ShardOf(t.GetNamespace(), t.GetId(), c.shards))
 	ok := &carillonv1.ScheduleResponse{Due: due, Revision: int64(c.applied), Shard: shard}
 	c.answers[r.GetRequestId()] = ok
