@@ -39,8 +39,9 @@ const (
 // Errors carry google.rpc.ErrorInfo with domain "carillon" and one of these reasons: TIMER_NOT_FOUND,
 // TIMER_ALREADY_EXISTS, REVISION_MISMATCH, INVALID_FIELD (with the metadata field, value and limit),
 // LIMIT_REACHED (with the metadata limit; google.rpc.RetryInfo says when to retry), NOT_LEADER (with the
-// metadata leader and address; the call was not applied), OUTCOME_UNKNOWN (retry with the same request ID),
-// NOT_SUPPORTED (with the metadata field).
+// metadata leader and address; the call was not applied), SHARD_UNAVAILABLE (no leader can be reached or the node is
+// stopping; the call was not applied), OUTCOME_UNKNOWN (retry with the same request ID), NOT_SUPPORTED (with the
+// metadata field), STALE_TOKEN.
 type TimersClient interface {
 	// Schedule accepts one timer. The answer comes after a majority of the shard's replicas has it on disk.
 	Schedule(ctx context.Context, in *ScheduleRequest, opts ...grpc.CallOption) (*ScheduleResponse, error)
@@ -145,8 +146,9 @@ func (c *timersClient) Reschedule(ctx context.Context, in *RescheduleRequest, op
 // Errors carry google.rpc.ErrorInfo with domain "carillon" and one of these reasons: TIMER_NOT_FOUND,
 // TIMER_ALREADY_EXISTS, REVISION_MISMATCH, INVALID_FIELD (with the metadata field, value and limit),
 // LIMIT_REACHED (with the metadata limit; google.rpc.RetryInfo says when to retry), NOT_LEADER (with the
-// metadata leader and address; the call was not applied), OUTCOME_UNKNOWN (retry with the same request ID),
-// NOT_SUPPORTED (with the metadata field).
+// metadata leader and address; the call was not applied), SHARD_UNAVAILABLE (no leader can be reached or the node is
+// stopping; the call was not applied), OUTCOME_UNKNOWN (retry with the same request ID), NOT_SUPPORTED (with the
+// metadata field), STALE_TOKEN.
 type TimersServer interface {
 	// Schedule accepts one timer. The answer comes after a majority of the shard's replicas has it on disk.
 	Schedule(context.Context, *ScheduleRequest) (*ScheduleResponse, error)
