@@ -64,6 +64,9 @@ func (c *clock) turn() (r reading, ranBack time.Duration) {
 	return r, ranBack
 }
 
+// since is the time since the loop was made, on the monotonic clock if there is one.
+func (c *clock) since() time.Duration { return c.now().Sub(c.start) }
+
 // until is how long to sleep until the wall clock shows the tick: at least 0, at most sleepMax.
 func (c *clock) until(tick int64) time.Duration {
 	nanos := c.now().UnixNano()

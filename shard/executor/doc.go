@@ -14,6 +14,6 @@
 //  5. One goroutine at a time takes turns: the one that holds the baton. It calls nothing that may wait.
 //
 // Threads: a Loop has its workers, which Run starts and waits for. Take, Lead, Follow, Stats and the feed may be used by any
-// goroutine. Locks go in the order Loop.mu, baton.mu, Exec.mu, the table's own; callbacks run under none of them. The feed
+// goroutine. Locks go in the order Loop.mu, hand.mu, Exec.mu, the table's own; callbacks run under none of them. The feed
 // is pushed to under the table's lock and takes none but its own.
 package executor

@@ -15,7 +15,7 @@ type Exec struct {
 	o     Options // set before sharing; Table under SetTable's rule
 	loop  *Loop   // set before sharing
 	feed  *mpsc.Queue[raftfsm.Op]
-	hand  baton
+	hand  hand
 	stats execCounters
 
 	// dirty says that the baton holder has something to look at: ops, a change of role, slots to re-arm.
@@ -50,9 +50,9 @@ type Exec struct {
 	taken  taken
 }
 
-// baton is the side of an Exec that the baton holder alone touches. Its mutex is never waited for but by Remove and by
+// hand is the side of an Exec that the baton holder alone touches. Its mutex is never waited for but by Remove and by
 // tests.
-type baton struct {
+type hand struct {
 	mu      sync.Mutex
 	removed bool
 	wheel   *wheel.Wheel

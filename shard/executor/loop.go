@@ -11,16 +11,15 @@ import (
 )
 
 // Loop is one timer loop: it owns the wheels of many shards, and a pool of workers that share a baton. The one that holds
-// the baton waits for the next deadline, takes what is due, passes the baton and does the slow part of its turn: it tells
-// Deliverers. One that blocks keeps its worker, not the baton; when all workers are kept nothing fires.
+// the baton waits for the next deadline, takes what is due, lays the baton down and does the slow part of its turn: it
+// tells Deliverers. One that blocks keeps its worker, not the baton; when all workers are kept nothing fires.
 type Loop struct {
 	o     LoopOptions // set before sharing
 	log   *slog.Logger
 	clock *clock
-	// baton holds a token while no worker holds the baton.
-	baton chan struct{}
-	// sleeper is set by Run.
-	sleeper atomic.Pointer[Sleeper]
+	baton baton
+	// running says that the baton's alarms are there.
+	running atomic.Bool
 	stats   loopCounters
 
 	mu sync.Mutex
@@ -38,8 +37,9 @@ type loopCounters struct {
 
 // LoopStats is what a loop counted.
 type LoopStats struct {
-	// Turns counts turns of the baton holder, Sleeps how often it went to sleep.
-	Turns, Sleeps uint64
+	// Turns counts turns of the baton holder, Sleeps how often it went to sleep, Passes how often the baton went to another
+	// worker.
+	Turns, Sleeps, Passes uint64
 	// Panics counts callbacks that panicked.
 	Panics uint64
 	// ClockSteps counts how often the wall clock was seen to run back.
@@ -49,30 +49,23 @@ type LoopStats struct {
 // NewLoop makes a loop without shards.
 func NewLoop(o LoopOptions) *Loop {
 	o = o.withDefaults()
-	l := &Loop{o: o, log: o.Logger, clock: newClock(o.Now), baton: make(chan struct{}, 1)}
+	l := &Loop{o: o, log: o.Logger, clock: newClock(o.Now)}
+	l.baton.vacancy = make(chan struct{}, 1)
 	l.execs.Store(new([]*Exec))
-	l.baton <- struct{}{}
 	return l
 }
 
 // Run runs the workers until the context is done and they have come back from their callbacks. It is called once. The
 // error says that the system does not lend what it takes to sleep.
 func (l *Loop) Run(ctx context.Context) error {
-	s := l.o.Sleeper
-	if s == nil {
+	for _, a := range []*alarm{&l.baton.bed.alarm, &l.baton.alarm} {
 		var err error
-		if s, err = newSleeper(); err != nil {
+		if *a, err = l.o.Sleeper.newAlarm(); err != nil {
 			return fmt.Errorf("run timer loop: %w", err)
 		}
-		defer s.Close()
+		defer (*a).close()
 	}
-	l.sleeper.Store(&s)
-	defer context.AfterFunc(ctx, s.Wake)()
-	var workers sync.WaitGroup
-	for range l.o.Workers {
-		workers.Go(func() { l.work(ctx, s) })
-	}
-	workers.Wait()
+	l.run(ctx, l.o.Workers)
 	return nil
 }
 
@@ -102,35 +95,8 @@ func (l *Loop) Remove(e *Exec) {
 // Stats tells what the loop counted.
 func (l *Loop) Stats() LoopStats {
 	return LoopStats{
-		Turns: l.stats.turns.Load(), Sleeps: l.stats.sleeps.Load(), Panics: l.stats.panics.Load(),
+		Turns: l.stats.turns.Load(), Sleeps: l.stats.sleeps.Load(), Passes: l.baton.passes.Load(), Panics: l.stats.panics.Load(),
 		ClockSteps: l.clock.steps.Load(),
-	}
-}
-
-// wake makes the baton holder take a turn.
-func (l *Loop) wake() {
-	if s := l.sleeper.Load(); s != nil {
-		(*s).Wake()
-	}
-}
-
-// work is the life of a worker: wait for the baton, hold it until there is something slow to do, pass it, do that.
-func (l *Loop) work(ctx context.Context, s Sleeper) {
-	var w work
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-l.baton:
-		}
-		for w.empty() && ctx.Err() == nil {
-			if wait := l.turn(&w); wait > 0 && w.empty() {
-				l.stats.sleeps.Add(1)
-				s.Sleep(wait)
-			}
-		}
-		l.baton <- struct{}{}
-		w.do(l.log)
 	}
 }
 
@@ -141,6 +107,7 @@ func (l *Loop) turn(w *work) time.Duration {
 	if ranBack > 0 {
 		l.log.Warn("executor: the clock ran back; nothing falls due until it has come to where it was", "by", ranBack)
 	}
+	l.baton.kicked.Store(0)
 	l.turns++
 	w.begin(l.turns)
 	l.stats.turns.Store(l.turns)

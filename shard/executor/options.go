@@ -53,11 +53,11 @@ type Table interface {
 type LoopOptions struct {
 	// Now is the wall clock; default time.Now.
 	Now func() time.Time
-	// Workers is the number of goroutines that share the baton; default DefaultWorkers. A Deliverer that blocks in Ready
-	// keeps one of them.
+	// Workers is the number of goroutines that share the baton; default DefaultWorkers, at least 2. A Deliverer that blocks
+	// in Ready keeps one of them.
 	Workers int
-	// Sleeper is how the baton holder sleeps; default a timerfd on Linux and a time.Timer elsewhere, made and closed by
-	// Run. One that is given here is closed by who gave it.
+	// Sleeper is how the loop waits; default NewFDSleeper on Linux and NewTimerSleeper elsewhere. In testing/synctest it must
+	// be NewTimerSleeper.
 	Sleeper Sleeper
 	// Logger is for what the loop survives: a Deliverer that panics, a clock that runs back. Default slog.Default().
 	Logger *slog.Logger
@@ -85,6 +85,10 @@ func (o LoopOptions) withDefaults() LoopOptions {
 	}
 	if o.Workers <= 0 {
 		o.Workers = DefaultWorkers
+	}
+	o.Workers = max(2, o.Workers)
+	if o.Sleeper == nil {
+		o.Sleeper = defaultSleeper()
 	}
 	if o.Logger == nil {
 		o.Logger = slog.Default()

@@ -2,4 +2,4 @@
 
 package executor
 
-func newSleeper() (Sleeper, error) { return NewTimerSleeper(), nil }
+func defaultSleeper() Sleeper { return NewTimerSleeper() }

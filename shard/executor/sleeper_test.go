@@ -9,20 +9,21 @@ import (
 	"time"
 )
 
-func sleepers(t *testing.T) map[string]Sleeper {
-	fd, err := newSleeper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := map[string]Sleeper{"native": fd, "timer": NewTimerSleeper()}
-	t.Cleanup(func() {
-		for _, s := range s {
-			if err := s.Close(); err != nil {
+func sleepers(t *testing.T) map[string]*bed {
+	beds := map[string]*bed{}
+	for name, s := range map[string]Sleeper{"native": defaultSleeper(), "timer": NewTimerSleeper()} {
+		a, err := s.newAlarm()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := a.close(); err != nil {
 				t.Error(err)
 			}
-		}
-	})
-	return s
+		})
+		beds[name] = &bed{alarm: a}
+	}
+	return beds
 }
 
 // Producers publish a number and wake; the sleeper, whose own time is a minute away, must see each of them. A wake-up that
@@ -38,7 +39,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	}
 }
 
-func pingPong(t *testing.T, s Sleeper, rounds int64) {
+func pingPong(t *testing.T, s *bed, rounds int64) {
 	const producers = 3
 	var published, seen [producers]atomic.Int64
 	var all sync.WaitGroup
@@ -46,10 +47,10 @@ func pingPong(t *testing.T, s Sleeper, rounds int64) {
 	var stop atomic.Bool
 	for p := range producers {
 		all.Go(func() {
-			defer func() { stop.Store(true); s.Wake() }()
+			defer func() { stop.Store(true); s.wake() }()
 			for i := int64(1); i <= rounds && time.Now().Before(limit); i++ {
 				published[p].Store(i)
-				s.Wake()
+				s.wake()
 				for spins := 0; seen[p].Load() != i; spins++ {
 					if stop.Load() {
 						return
@@ -59,7 +60,7 @@ func pingPong(t *testing.T, s Sleeper, rounds int64) {
 						if time.Since(limit) > 10*time.Second {
 							t.Error("a wake-up was lost")
 							stop.Store(true)
-							s.Wake()
+							s.wake()
 							return
 						}
 					}
@@ -69,7 +70,7 @@ func pingPong(t *testing.T, s Sleeper, rounds int64) {
 		})
 	}
 	for !stop.Load() {
-		s.Sleep(time.Minute)
+		s.sleep(time.Minute)
 		for p := range producers {
 			seen[p].Store(published[p].Load())
 		}
@@ -92,25 +93,25 @@ func TestSleepEnds(t *testing.T) {
 					case <-stop:
 						return
 					case <-time.After(50 * time.Microsecond):
-						s.Wake()
+						s.wake()
 					}
 				}
 			})
 			for begin := time.Now(); time.Since(begin) < 300*time.Millisecond; {
-				s.Sleep(60 * time.Microsecond)
+				s.sleep(60 * time.Microsecond)
 			}
 			close(stop)
 			waker.Wait()
-			s.Sleep(time.Millisecond) // takes a wake-up that is left
+			s.sleep(time.Millisecond) // takes a wake-up that is left
 			begin := time.Now()
-			s.Sleep(3 * time.Millisecond)
+			s.sleep(3 * time.Millisecond)
 			if d := time.Since(begin); d < 3*time.Millisecond {
 				t.Fatalf("slept %v of 3ms", d)
 			}
-			s.Wake()
-			s.Wake()
+			s.wake()
+			s.wake()
 			begin = time.Now()
-			s.Sleep(time.Minute)
+			s.sleep(time.Minute)
 			if d := time.Since(begin); d > 10*time.Second {
 				t.Fatalf("slept %v though it was woken before", d)
 			}
