@@ -1,11 +1,12 @@
 package wheel
 
 const (
-	workMax  = 8192 // elements that one Advance handles at most, which bounds how long it takes (about 0.1 ms)
-	aheadBig = 1024 // elements of a slot from which on it is moved down ahead of time
-	aheadMin = 512  // elements that are then moved at least in one Advance
-	touchMax = 8192 // elements of a slot up to which the entries are warmed up on the way to level 0, and stale ones dropped
-	fewMax   = 8    // elements of a slot up to which the first of them is looked for
+	workMax   = 8192 // elements that one Advance handles at most, which bounds how long it takes (about 0.1 ms)
+	aheadBig  = 1024 // elements of a slot from which on it is moved down ahead of time
+	aheadMin  = 512  // elements that are then moved at least in one Advance
+	aheadEach = 16   // ticks after which is looked again for such slots
+	touchMax  = 8192 // elements of a slot up to which the entries are warmed up on the way to level 0, and stale ones dropped
+	fewMax    = 8    // elements of a slot up to which the first of them is looked for
 )
 
 // Advance brings time to now and fills due, from its start, with entries that are due, in the order of When and then
@@ -19,7 +20,9 @@ func (w *Wheel) Advance(now Tick, due []Due) (n int, more bool) {
 		t, l := w.first()
 		if l > levels || t > target || l == 0 && t == target {
 			w.settle(target)
-			w.openAhead(budget)
+			if target >= w.aheadAt {
+				w.openAhead(budget)
+			}
 			break
 		}
 		w.base = max(w.base, t)
@@ -30,6 +33,10 @@ func (w *Wheel) Advance(now Tick, due []Due) (n int, more bool) {
 			continue
 		}
 		if w.few(l, t) {
+			if n < len(due) && w.emitLone(l, t, target, &due[n]) {
+				n++
+				continue
+			}
 			w.moveFew(l, t, target)
 			continue
 		}
@@ -102,6 +109,7 @@ func (w *Wheel) settle(target Tick) {
 // openAhead moves the next block of a level down while time is in the second half of the present one, a slice each
 // time, if its slot is so large that it would hold up what is due when the block begins.
 func (w *Wheel) openAhead(budget int) {
+	w.aheadAt = w.base + aheadEach
 	for l := levels - 1; l >= 0; l-- {
 		left := w.open[l] - w.base
 		if left > span(l+1)/2 || l < levels-1 && w.open[l] == w.open[l+1] {
@@ -111,6 +119,7 @@ func (w *Wheel) openAhead(budget int) {
 			slice := min(max(aheadMin, 2*size/int(left)), budget)
 			budget -= slice
 			w.moveDown(l+1, w.open[l], &slice)
+			w.aheadAt = w.base
 		}
 	}
 }
@@ -180,15 +189,43 @@ func (w *Wheel) earliest(l int, t Tick) Tick {
 	return t | Tick(first)
 }
 
-// moveFew moves such a slot to the levels on which its elements must lie when time has come to the first of them, or
-// to target if that is before. Nothing else lies in between.
-func (w *Wheel) moveFew(l int, t, target Tick) {
-	w.base = max(w.base, min(target, w.earliest(l, t)))
+// emitLone emits the one entry of such a slot if it is due before target, without moving it down.
+func (w *Wheel) emitLone(l int, t, target Tick, due *Due) bool {
+	si := slotOf(l, t)
+	s := &w.slots[si]
+	c := w.chunks.at(s.head)
+	el := c.el[c.off]
+	when := t | Tick(el.low)&(span(l)-1)
+	e := w.entries.at(el.idx)
+	if s.n != 1 || when >= target || e.stamp != el.stamp {
+		return false
+	}
+	w.openAt(l, when)
+	w.elems--
+	s.n = 0
+	w.pop(si)
+	*due = Due{When: when, Ref: e.ref}
+	w.leave(el.idx, e)
+	return true
+}
+
+// openAt brings time to a tick before which nothing is left, in a block of level l, and opens the blocks below it.
+func (w *Wheel) openAt(l int, when Tick) {
+	w.base = max(w.base, when)
 	for j := range l {
 		w.open[j] = max(w.open[j], w.base&^(span(j+1)-1)+span(j+1))
 	}
+}
+
+// moveFew moves such a slot to the levels on which its elements must lie when time has come to the first of them, or
+// to target if that is before. Nothing else lies in between.
+func (w *Wheel) moveFew(l int, t, target Tick) {
+	w.openAt(l, min(target, w.earliest(l, t)))
 	si := slotOf(l, t)
 	c := w.chunks.at(w.slots[si].head)
+	if l == 1 {
+		w.touch(c, si)
+	}
 	for _, el := range c.el[c.off:c.n] {
 		w.elems--
 		w.place(t|Tick(el.low)&(span(l)-1), el)

@@ -99,8 +99,8 @@ func (w *Wheel) checkLists() error {
 		return fmt.Errorf("%d entries have a valid element, Len is %d", len(a.valid), w.Len())
 	case a.elems != w.elems:
 		return fmt.Errorf("%d elements, counted as %d", a.elems, w.elems)
-	case a.chunks != w.chunks.used-1:
-		return fmt.Errorf("%d chunks in lists, %d handed out", a.chunks, w.chunks.used-1)
+	case a.chunks+len(w.hot)+1 != w.chunks.used:
+		return fmt.Errorf("%d chunks in lists, %d free and hot, %d handed out", a.chunks, len(w.hot), w.chunks.used)
 	}
 	return nil
 }

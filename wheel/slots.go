@@ -13,6 +13,7 @@ const (
 	slotsAll = slotFar + 2
 
 	chunkLen = 42
+	hotMax   = 32
 )
 
 // element stands for an entry in a list. low is the lower half of its tick; the upper half follows from the slot.
@@ -88,7 +89,13 @@ func (w *Wheel) push(si int, el element) {
 // extend appends an empty chunk to a slot's list.
 func (w *Wheel) extend(si int) *chunk {
 	s := &w.slots[si]
-	i, _ := w.chunks.alloc()
+	var i uint32
+	if k := len(w.hot) - 1; k >= 0 {
+		i = w.hot[k]
+		w.hot = w.hot[:k]
+	} else {
+		i, _ = w.chunks.alloc()
+	}
 	c := w.chunks.at(i)
 	c.next, c.n, c.off = 0, 0, 0
 	if s.tail != 0 {
@@ -124,6 +131,10 @@ func (w *Wheel) emptied(si int) {
 }
 
 func (w *Wheel) freeChunk(i uint32) {
+	if len(w.hot) < hotMax {
+		w.hot = append(w.hot, i)
+		return
+	}
 	if !w.chunks.release(i) {
 		return
 	}

@@ -33,12 +33,14 @@ type Wheel struct {
 
 	entries pool[entry]
 	chunks  pool[chunk]
-	floors  []floor // of each slab of entries
-	elems   int     // elements in lists, stale ones too
-	retired int     // places whose generations are used up
-	farMin  Tick    // no later than any tick in the far list
-	keptMin Tick    // the least tick kept there by the present pass
-	past    past    // ticks before base
+	hot     []uint32 // chunks freed last, the first to be taken again: they are still in the cache
+	floors  []floor  // of each slab of entries
+	elems   int      // elements in lists, stale ones too
+	retired int      // places whose generations are used up
+	farMin  Tick     // no later than any tick in the far list
+	keptMin Tick     // the least tick kept there by the present pass
+	past    past     // ticks before base
+	aheadAt Tick     // openAhead looks again when base has come to it
 	sweep   sweeper
 	sink    uint32 // keeps the compiler from leaving out loads made for the cache's sake
 }
@@ -57,7 +59,7 @@ var gone = func() (s [slabLen]entry) {
 // New makes an empty wheel whose next tick is start. All ticks before start are past for it. To load timers that
 // are overdue, start at the oldest and Advance to the present: the wheel sorts them in passing, at no extra cost.
 func New(start Tick) *Wheel {
-	w := &Wheel{base: min(start, MaxTick), farMin: MaxTick, keptMin: MaxTick}
+	w := &Wheel{base: min(start, MaxTick), farMin: MaxTick, keptMin: MaxTick, aheadAt: start, hot: make([]uint32, 0, hotMax)}
 	w.entries.gone = &gone
 	w.chunks.alloc() // chunk 0 stands for none
 	for l := range w.open {
