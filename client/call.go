@@ -130,19 +130,19 @@ func (c *Client) repeat(ctx context.Context, o *op, writes bool, call func(conte
 
 // noAddress says why nothing is connected: a call on a broken connection tells.
 func (c *Client) noAddress(ctx context.Context) error {
-	for _, e := range c.router.list() {
-		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-		_, err := e.cluster.Status(ctx, &carillonv1.StatusRequest{})
-		cancel()
-		if err != nil {
-			if u, ok := atAddress(e.addr, errorOf(err)).(*unavailableError); ok {
-				u.maybe = false // the call itself was not sent
-				return u
-			}
-		}
-		break
+	none := &unavailableError{message: "no node is connected"}
+	all := c.router.list()
+	if len(all) == 0 {
+		return none
 	}
-	return &unavailableError{message: "no node is connected"}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	_, err := all[0].cluster.Status(ctx, &carillonv1.StatusRequest{})
+	if u, ok := atAddress(all[0].addr, errorOf(err)).(*unavailableError); ok {
+		u.maybe = false // the call itself was not sent
+		return u
+	}
+	return none
 }
 
 // run makes attempts of joined calls until each op is done or the context ends; then the error of each is set.

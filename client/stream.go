@@ -14,6 +14,8 @@ import (
 const (
 	// silence is how long a node may send nothing: it sends a heartbeat each 5 s.
 	silence = 15 * time.Second
+	// maxOutstanding is how many deliveries a node allows to be on order or not answered.
+	maxOutstanding = 10_000
 	// maxUnconfirmed stops the credit while so many answers wait for their confirmation.
 	maxUnconfirmed = 4 * maxSettleItems
 	// goodbye is how long a node may take to end the stream after our half of it is closed.
@@ -31,6 +33,7 @@ type stream struct {
 
 	mu          sync.Mutex
 	credits     int                    // to give; guarded by mu
+	outstanding int                    // on order, or delivered and not answered; guarded by mu
 	outbox      []*settlement          // to send; guarded by mu
 	unconfirmed map[string]*settlement // by token: in the outbox, or sent and not answered; guarded by mu
 	broken      bool                   // guarded by mu
@@ -171,6 +174,13 @@ func (s *stream) credit(n int) {
 	s.signal()
 }
 
+// drop takes note of a delivery that is never answered.
+func (s *stream) drop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.outstanding--
+}
+
 // settle sends an answer: on the stream, or through any node if that is over.
 func (s *stream) settle(x *settlement) {
 	s.mu.Lock()
@@ -253,7 +263,8 @@ func (s *stream) message() (m *carillonv1.WorkRequest, last bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := min(len(s.outbox), maxSettleItems)
-	credits := s.credits
+	s.outstanding -= n
+	credits := min(s.credits, maxOutstanding-s.outstanding)
 	if len(s.unconfirmed) > maxUnconfirmed || s.finishing {
 		credits = 0
 	}
@@ -262,6 +273,7 @@ func (s *stream) message() (m *carillonv1.WorkRequest, last bool) {
 		return nil, s.closed
 	}
 	s.credits -= credits
+	s.outstanding += credits
 	m = &carillonv1.WorkRequest{Credits: int32(credits)}
 	for _, x := range s.outbox[:n] {
 		if x.nack == nil {

@@ -106,6 +106,35 @@ func TestWorkCredits(t *testing.T) {
 	})
 }
 
+// A node allows 10,000 deliveries on order or not answered; a worker with the highest numbers keeps to it.
+func TestWorkKeepsToTheNodesLimit(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, "n1")
+		release := make(chan struct{})
+		j := work(t, c, func(context.Context, client.Delivery) error { <-release; return nil },
+			client.WorkOptions{Concurrency: 10_000, Prefetch: 10_000})
+		w := c.nodes["n1"].work
+		w.push(time.Hour, ids("t", 15_000)...)
+		check := func(answered int) {
+			t.Helper()
+			synctest.Wait()
+			w.get(func(w *workState) {
+				if len(w.acks) != answered || w.credits[0]-answered > 10_000 || w.handed[0] != min(10_000+answered, 15_000) {
+					t.Errorf("credits %d, handed out %d, acked %d", w.credits[0], w.handed[0], len(w.acks))
+				}
+			})
+		}
+		check(0)
+		for range 1500 {
+			release <- struct{}{}
+		}
+		check(1500)
+		close(release)
+		check(15_000)
+		j.end(t)
+	})
+}
+
 // Nil acks; an error, a panic and an exit nack, each with what it says.
 func TestWorkAnswers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

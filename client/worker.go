@@ -161,6 +161,7 @@ func (w *worker) next() *job {
 		if !j.stream.isBroken() && w.c.cfg.Now().Before(j.expires) {
 			return j
 		}
+		j.stream.drop()
 	}
 	w.running--
 	return nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +36,8 @@ environment has CARILLON_NAMESPACE, CARILLON_ID, CARILLON_QUEUE, CARILLON_DUE, C
 CARILLON_LATENESS_MS, CARILLON_ATTEMPT, CARILLON_EPOCH, CARILLON_REVISION, CARILLON_SHARD, CARILLON_CONTENT_TYPE, and
 CARILLON_HEADER_X and CARILLON_LABEL_X for each header and label X (in capitals, other signs than letters and digits as _).
 
-lateness_ms is how long after its due time the leader handed the timer out (of a later attempt: back-offs included).`,
+lateness_ms is how long after its due time the delivery arrived, by the clock of this machine; of a later attempt with all
+back-offs. handed_out is the leader's clock.`,
 		Example: `  carillon work demo
   carillon work demo --count 1 | jq -r .payload
   carillon work mail --concurrency 4 -- ./send-mail.sh
@@ -127,13 +127,13 @@ type deliveryJSON struct {
 }
 
 func lateness(d client.Delivery) float64 {
-	return float64(d.HandedOut.Sub(d.Due).Microseconds()) / 1000
+	return float64(d.Received.Sub(d.Due).Microseconds()) / 1000
 }
 
 func deliveryOf(d client.Delivery) deliveryJSON {
 	j := deliveryJSON{
 		Namespace: d.Namespace, ID: d.ID, Queue: d.Queue, ContentType: d.ContentType, Headers: d.Headers, Labels: d.Labels,
-		Due: stamp(d.Due), HandedOut: d.HandedOut.UTC().Format(time.RFC3339Nano), Received: d.Received.UTC().Format(time.RFC3339Nano),
+		Due: stamp(d.Due), HandedOut: stamp(d.HandedOut), Received: d.Received.UTC().Format("2006-01-02T15:04:05.000000Z07:00"),
 		LeaseEnd: stamp(d.LeaseEnd), LatenessMs: lateness(d), Attempt: d.Attempt, Epoch: d.Epoch, Revision: d.Revision, Shard: d.Shard,
 	}
 	j.Payload, j.PayloadBase64 = payloadOf(d.Payload)
