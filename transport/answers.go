@@ -144,7 +144,7 @@ func (w *work) sentSettled(n int) {
 
 // giveBack sends what was taken for the stream and never answered to its next attempt. The stream's threads have ended.
 // What cannot be given back falls to the end of its lease.
-func (w *work) giveBack() {
+func (w *work) giveBack() error {
 	w.mu.Lock()
 	cmds := make([]*raftfsm.Command, 0, len(w.unanswered))
 	for token := range w.unanswered {
@@ -153,7 +153,7 @@ func (w *work) giveBack() {
 	clear(w.unanswered)
 	w.mu.Unlock()
 	if len(cmds) == 0 {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(w.server.root, w.server.config.SettleTimeout)
 	defer cancel()
@@ -172,6 +172,7 @@ func (w *work) giveBack() {
 		w.server.config.Logger.Warn("deliveries of a broken stream fall to the end of their leases",
 			"worker", w.worker, "count", len(cmds))
 	}
+	return nil
 }
 
 // tryGiveBack returns the commands whose outcome is not known or that may be tried again.

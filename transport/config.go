@@ -16,6 +16,8 @@ const (
 	MaxCredits = 10_000
 	// MaxAnswers bounds the acks, and the nacks, of one message.
 	MaxAnswers = 1000
+	// MaxTokenBytes is above the longest token of a delivery.
+	MaxTokenBytes = 512
 	// MaxWorkerBytes bounds the name of a worker.
 	MaxWorkerBytes = 255
 	// HeartbeatLimit is the longest time between two heartbeats of a stream that is not stuck.

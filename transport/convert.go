@@ -190,7 +190,7 @@ func cancelResponse(r raftfsm.Result) *carillonv1.CancelResponse {
 
 func timerStatus(s raftfsm.Status, shard int) *carillonv1.TimerStatus {
 	r := s.Record
-	return &carillonv1.TimerStatus{
+	status := &carillonv1.TimerStatus{
 		Timer: &carillonv1.Timer{
 			Namespace:   r.Namespace,
 			Id:          r.ID,
@@ -200,22 +200,25 @@ func timerStatus(s raftfsm.Status, shard int) *carillonv1.TimerStatus {
 			ContentType: r.ContentType,
 			Headers:     pairMap(r.Headers),
 			Labels:      pairMap(r.Labels),
-			Retry: &carillonv1.RetryPolicy{
-				Lease:          millis(r.Retry.Lease),
-				InitialBackoff: millis(r.Retry.InitialBackoff),
-				MaxBackoff:     millis(r.Retry.MaxBackoff),
-				Multiplier:     r.Retry.Multiplier,
-			},
-			Guarantee: carillonv1.Guarantee_GUARANTEE_AT_LEAST_ONCE,
+			Guarantee:   carillonv1.Guarantee_GUARANTEE_AT_LEAST_ONCE,
 		},
 		State:     carillonv1.State(s.State),
 		Revision:  int64(r.Revision),
 		Attempt:   int32(r.Attempt),
-		NextDue:   moment(r.NextDue),
 		Created:   moment(r.Created),
 		LastError: r.LastError,
 		Shard:     int32(shard),
 	}
+	if s.State == raftfsm.Pending || s.State == raftfsm.Firing { // a finished timer has no next delivery
+		status.NextDue = moment(r.NextDue)
+		status.Timer.Retry = &carillonv1.RetryPolicy{
+			Lease:          millis(r.Retry.Lease),
+			InitialBackoff: millis(r.Retry.InitialBackoff),
+			MaxBackoff:     millis(r.Retry.MaxBackoff),
+			Multiplier:     r.Retry.Multiplier,
+		}
+	}
+	return status
 }
 
 // deliveryOf writes a delivery as it travels over one that was sent; the token is appended to tokens, which it returns.

@@ -301,7 +301,25 @@ func checkWork(r *carillonv1.WorkRequest) error {
 	if err := checkCount("nacks", len(r.Nacks)); err != nil {
 		return err
 	}
+	for i, b := range r.Acks {
+		if err := checkTokenSize("acks", i, b); err != nil {
+			return err
+		}
+	}
+	for i, n := range r.Nacks {
+		if err := checkTokenSize("nacks", i, n.Token); err != nil {
+			return err
+		}
+	}
 	return checkNacks(r.Nacks)
+}
+
+// checkTokenSize bounds what a stream is asked to send back as stale.
+func checkTokenSize(field string, i int, b []byte) error {
+	if len(b) > MaxTokenBytes {
+		return invalid(fmt.Sprintf("%s[%d]", field, i), byteCount(len(b)), "tokens of at most "+byteCount(MaxTokenBytes))
+	}
+	return nil
 }
 
 func checkAck(r *carillonv1.AckRequest) error {

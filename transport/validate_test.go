@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -50,73 +51,89 @@ func fieldOf(t *testing.T, err error) string {
 	return ""
 }
 
+// scheduleCase changes a good request; field is what the error must name.
+type scheduleCase struct {
+	name, field string
+	change      func(*carillonv1.ScheduleRequest)
+}
+
+func onTimer(change func(*carillonv1.Timer)) func(*carillonv1.ScheduleRequest) {
+	return func(r *carillonv1.ScheduleRequest) { change(r.Timer) }
+}
+
+func onRetry(change func(*carillonv1.RetryPolicy)) func(*carillonv1.ScheduleRequest) {
+	return func(r *carillonv1.ScheduleRequest) {
+		r.Timer.Retry = &carillonv1.RetryPolicy{}
+		change(r.Timer.Retry)
+	}
+}
+
+func seconds(n float64) *durationpb.Duration {
+	return durationpb.New(time.Duration(n * float64(time.Second)))
+}
+
+var timerCases = []scheduleCase{
+	{"good", "", func(*carillonv1.ScheduleRequest) {}},
+	{"no timer", "timer", func(r *carillonv1.ScheduleRequest) { r.Timer = nil }},
+	{"namespace upper case", "namespace", onTimer(func(x *carillonv1.Timer) { x.Namespace = "Prod" })},
+	{"namespace of 64 bytes", "namespace", onTimer(func(x *carillonv1.Timer) { x.Namespace = strings.Repeat("a", 64) })},
+	{"namespace of 63 bytes", "", onTimer(func(x *carillonv1.Timer) { x.Namespace = strings.Repeat("a", 63) })},
+	{"no time", "due", onTimer(func(x *carillonv1.Timer) { x.When = nil })},
+	{"no target", "target", onTimer(func(x *carillonv1.Timer) { x.Target = nil })},
+	{"empty queue", "target", onTimer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Queue{} })},
+	{"empty webhook", "target", onTimer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Webhook{} })},
+	{"long queue", "queue", onTimer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Queue{Queue: strings.Repeat("q", 256)} })},
+	{"queue with NUL", "queue", onTimer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Queue{Queue: "a\x00"} })},
+	{"largest payload", "", onTimer(func(x *carillonv1.Timer) { x.Payload = make([]byte, 65536) })},
+	{"payload", "payload", onTimer(func(x *carillonv1.Timer) { x.Payload = make([]byte, 65537) })},
+	{"content type", "content_type", onTimer(func(x *carillonv1.Timer) { x.ContentType = "\xff" })},
+	{"header without key", "headers", onTimer(func(x *carillonv1.Timer) { x.Headers = map[string]string{"": "v"} })},
+	{"header key", "headers", onTimer(func(x *carillonv1.Timer) { x.Headers = map[string]string{"\xff": "v"} })},
+	{"label value", `labels["k"]`, onTimer(func(x *carillonv1.Timer) { x.Labels = map[string]string{"k": "\xff"} })},
+	{"8 KiB of attributes", "", onTimer(func(x *carillonv1.Timer) {
+		x.ContentType, x.Headers, x.Labels = "text", map[string]string{"a": strings.Repeat("h", 4093)}, map[string]string{"bc": strings.Repeat("l", 4092)}
+	})},
+	{"over 8 KiB of attributes", "headers", onTimer(func(x *carillonv1.Timer) {
+		x.ContentType, x.Headers, x.Labels = "text", map[string]string{"a": strings.Repeat("h", 4093)}, map[string]string{"bc": strings.Repeat("l", 4093)}
+	})},
+}
+
+var retryCases = []scheduleCase{
+	{"shortest lease", "", onRetry(func(p *carillonv1.RetryPolicy) { p.Lease = seconds(0.1) })},
+	{"lease a nanosecond short", "retry.lease", onRetry(func(p *carillonv1.RetryPolicy) { p.Lease = &durationpb.Duration{Nanos: 99_999_999} })},
+	{"lease of zero", "retry.lease", onRetry(func(p *carillonv1.RetryPolicy) { p.Lease = seconds(0) })},
+	{"longest lease", "", onRetry(func(p *carillonv1.RetryPolicy) { p.Lease = seconds(86400) })},
+	{"lease a nanosecond long", "retry.lease", onRetry(func(p *carillonv1.RetryPolicy) { p.Lease = &durationpb.Duration{Seconds: 86400, Nanos: 1} })},
+	{"back-off", "retry.initial_backoff", onRetry(func(p *carillonv1.RetryPolicy) { p.InitialBackoff = seconds(-1) })},
+	{"max back-off below the initial one", "retry.max_backoff", onRetry(func(p *carillonv1.RetryPolicy) { p.InitialBackoff, p.MaxBackoff = seconds(2), seconds(1) })},
+	{"multiplier below 1", "retry.multiplier", onRetry(func(p *carillonv1.RetryPolicy) { p.Multiplier = 0.5 })},
+	{"multiplier no number", "retry.multiplier", onRetry(func(p *carillonv1.RetryPolicy) { p.Multiplier = math.NaN() })},
+	{"multiplier infinite", "retry.multiplier", onRetry(func(p *carillonv1.RetryPolicy) { p.Multiplier = math.Inf(1) })},
+	{"attempts", "not supported: retry.max_attempts", onRetry(func(p *carillonv1.RetryPolicy) { p.MaxAttempts = 3 })},
+	{"negative attempts", "retry.max_attempts", onRetry(func(p *carillonv1.RetryPolicy) { p.MaxAttempts = -1 })},
+}
+
+var otherCases = []scheduleCase{
+	{"repeat", "not supported: repeat", onTimer(func(x *carillonv1.Timer) { x.Repeat = &carillonv1.Repeat{} })},
+	{"webhook", "not supported: webhook", onTimer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Webhook{Webhook: "https://example.com"} })},
+	{"window", "not supported: window", onTimer(func(x *carillonv1.Timer) { x.Window = seconds(1) })},
+	{"expiry", "not supported: expiry", onTimer(func(x *carillonv1.Timer) { x.Expiry = timestamppb.New(testNow) })},
+	{"at most once", "not supported: guarantee", onTimer(func(x *carillonv1.Timer) { x.Guarantee = carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE })},
+	{"at least once", "", onTimer(func(x *carillonv1.Timer) { x.Guarantee = carillonv1.Guarantee_GUARANTEE_AT_LEAST_ONCE })},
+	{"unknown guarantee", "guarantee", onTimer(func(x *carillonv1.Timer) { x.Guarantee = 9 })},
+	{"unknown if_exists", "if_exists", func(r *carillonv1.ScheduleRequest) { r.IfExists = 4 }},
+	{"request ID of 65 bytes", "request_id", func(r *carillonv1.ScheduleRequest) { r.RequestId = strings.Repeat("r", 65) }},
+	{"request ID of 64 bytes", "", func(r *carillonv1.ScheduleRequest) { r.RequestId = strings.Repeat("r", 64) }},
+	{"negative revision", "expected_revision", func(r *carillonv1.ScheduleRequest) { r.ExpectedRevision = -1 }},
+	{"revision without replace", "expected_revision", func(r *carillonv1.ScheduleRequest) { r.ExpectedRevision = 1 }},
+	{"revision with replace", "", func(r *carillonv1.ScheduleRequest) {
+		r.ExpectedRevision, r.IfExists = 1, carillonv1.IfExists_IF_EXISTS_REPLACE
+	}},
+}
+
 func TestScheduleChecks(t *testing.T) {
 	t.Parallel()
-	retry := func(change func(*carillonv1.RetryPolicy)) func(*carillonv1.ScheduleRequest) {
-		return func(r *carillonv1.ScheduleRequest) {
-			r.Timer.Retry = &carillonv1.RetryPolicy{}
-			change(r.Timer.Retry)
-		}
-	}
-	timer := func(change func(*carillonv1.Timer)) func(*carillonv1.ScheduleRequest) {
-		return func(r *carillonv1.ScheduleRequest) { change(r.Timer) }
-	}
-	seconds := func(n float64) *durationpb.Duration { return durationpb.New(time.Duration(n * float64(time.Second))) }
-	for _, c := range []struct {
-		name, field string
-		change      func(*carillonv1.ScheduleRequest)
-	}{
-		{"good", "", func(*carillonv1.ScheduleRequest) {}},
-		{"no timer", "timer", func(r *carillonv1.ScheduleRequest) { r.Timer = nil }},
-		{"namespace upper case", "namespace", timer(func(x *carillonv1.Timer) { x.Namespace = "Prod" })},
-		{"namespace of 64 bytes", "namespace", timer(func(x *carillonv1.Timer) { x.Namespace = strings.Repeat("a", 64) })},
-		{"namespace of 63 bytes", "", timer(func(x *carillonv1.Timer) { x.Namespace = strings.Repeat("a", 63) })},
-		{"no time", "due", timer(func(x *carillonv1.Timer) { x.When = nil })},
-		{"no target", "target", timer(func(x *carillonv1.Timer) { x.Target = nil })},
-		{"empty queue", "target", timer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Queue{} })},
-		{"empty webhook", "target", timer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Webhook{} })},
-		{"long queue", "queue", timer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Queue{Queue: strings.Repeat("q", 256)} })},
-		{"queue with NUL", "queue", timer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Queue{Queue: "a\x00"} })},
-		{"largest payload", "", timer(func(x *carillonv1.Timer) { x.Payload = make([]byte, 65536) })},
-		{"payload", "payload", timer(func(x *carillonv1.Timer) { x.Payload = make([]byte, 65537) })},
-		{"content type", "content_type", timer(func(x *carillonv1.Timer) { x.ContentType = "\xff" })},
-		{"header without key", "headers", timer(func(x *carillonv1.Timer) { x.Headers = map[string]string{"": "v"} })},
-		{"header key", "headers", timer(func(x *carillonv1.Timer) { x.Headers = map[string]string{"\xff": "v"} })},
-		{"label value", `labels["k"]`, timer(func(x *carillonv1.Timer) { x.Labels = map[string]string{"k": "\xff"} })},
-		{"8 KiB of attributes", "", timer(func(x *carillonv1.Timer) {
-			x.ContentType, x.Headers, x.Labels = "text", map[string]string{"a": strings.Repeat("h", 4093)}, map[string]string{"bc": strings.Repeat("l", 4092)}
-		})},
-		{"over 8 KiB of attributes", "headers", timer(func(x *carillonv1.Timer) {
-			x.ContentType, x.Headers, x.Labels = "text", map[string]string{"a": strings.Repeat("h", 4093)}, map[string]string{"bc": strings.Repeat("l", 4093)}
-		})},
-		{"shortest lease", "", retry(func(p *carillonv1.RetryPolicy) { p.Lease = seconds(0.1) })},
-		{"lease a nanosecond short", "retry.lease", retry(func(p *carillonv1.RetryPolicy) { p.Lease = &durationpb.Duration{Nanos: 99_999_999} })},
-		{"lease of zero", "retry.lease", retry(func(p *carillonv1.RetryPolicy) { p.Lease = seconds(0) })},
-		{"longest lease", "", retry(func(p *carillonv1.RetryPolicy) { p.Lease = seconds(86400) })},
-		{"lease a nanosecond long", "retry.lease", retry(func(p *carillonv1.RetryPolicy) { p.Lease = &durationpb.Duration{Seconds: 86400, Nanos: 1} })},
-		{"back-off", "retry.initial_backoff", retry(func(p *carillonv1.RetryPolicy) { p.InitialBackoff = seconds(-1) })},
-		{"max back-off below the initial one", "retry.max_backoff", retry(func(p *carillonv1.RetryPolicy) { p.InitialBackoff, p.MaxBackoff = seconds(2), seconds(1) })},
-		{"multiplier below 1", "retry.multiplier", retry(func(p *carillonv1.RetryPolicy) { p.Multiplier = 0.5 })},
-		{"multiplier no number", "retry.multiplier", retry(func(p *carillonv1.RetryPolicy) { p.Multiplier = math.NaN() })},
-		{"multiplier infinite", "retry.multiplier", retry(func(p *carillonv1.RetryPolicy) { p.Multiplier = math.Inf(1) })},
-		{"attempts", "not supported: retry.max_attempts", retry(func(p *carillonv1.RetryPolicy) { p.MaxAttempts = 3 })},
-		{"negative attempts", "retry.max_attempts", retry(func(p *carillonv1.RetryPolicy) { p.MaxAttempts = -1 })},
-		{"repeat", "not supported: repeat", timer(func(x *carillonv1.Timer) { x.Repeat = &carillonv1.Repeat{} })},
-		{"webhook", "not supported: webhook", timer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Webhook{Webhook: "https://example.com"} })},
-		{"window", "not supported: window", timer(func(x *carillonv1.Timer) { x.Window = seconds(1) })},
-		{"expiry", "not supported: expiry", timer(func(x *carillonv1.Timer) { x.Expiry = timestamppb.New(testNow) })},
-		{"at most once", "not supported: guarantee", timer(func(x *carillonv1.Timer) { x.Guarantee = carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE })},
-		{"at least once", "", timer(func(x *carillonv1.Timer) { x.Guarantee = carillonv1.Guarantee_GUARANTEE_AT_LEAST_ONCE })},
-		{"unknown guarantee", "guarantee", timer(func(x *carillonv1.Timer) { x.Guarantee = 9 })},
-		{"unknown if_exists", "if_exists", func(r *carillonv1.ScheduleRequest) { r.IfExists = 4 }},
-		{"request ID of 65 bytes", "request_id", func(r *carillonv1.ScheduleRequest) { r.RequestId = strings.Repeat("r", 65) }},
-		{"request ID of 64 bytes", "", func(r *carillonv1.ScheduleRequest) { r.RequestId = strings.Repeat("r", 64) }},
-		{"negative revision", "expected_revision", func(r *carillonv1.ScheduleRequest) { r.ExpectedRevision = -1 }},
-		{"revision without replace", "expected_revision", func(r *carillonv1.ScheduleRequest) { r.ExpectedRevision = 1 }},
-		{"revision with replace", "", func(r *carillonv1.ScheduleRequest) {
-			r.ExpectedRevision, r.IfExists = 1, carillonv1.IfExists_IF_EXISTS_REPLACE
-		}},
-	} {
+	for _, c := range slices.Concat(timerCases, retryCases, otherCases) {
 		r := &carillonv1.ScheduleRequest{Timer: goodTimer("x")}
 		c.change(r)
 		_, err := scheduleCommand(r, testLimits())
@@ -155,6 +172,7 @@ func TestOtherChecks(t *testing.T) {
 		"ack":                 {checkAck(&carillonv1.AckRequest{Tokens: many[:MaxAnswers]}), ""},
 		"too many acks":       {checkAck(&carillonv1.AckRequest{Tokens: many}), "tokens"},
 		"too many nacks":      {checkNack(&carillonv1.NackRequest{Nacks: make([]*carillonv1.Nack, MaxAnswers+1)}), "nacks"},
+		"long token":          {checkWork(&carillonv1.WorkRequest{Acks: [][]byte{nil, make([]byte, 513)}}), "acks[1]"},
 		"stream acks":         {checkWork(&carillonv1.WorkRequest{Acks: many}), "acks"},
 		"stream nacks":        {checkWork(&carillonv1.WorkRequest{Nacks: make([]*carillonv1.Nack, MaxAnswers+1)}), "nacks"},
 		"negative credits":    {checkWork(&carillonv1.WorkRequest{Credits: -1}), "credits"},

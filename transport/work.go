@@ -74,7 +74,7 @@ func (w *work) run() error {
 	w.start(w.read)
 	w.server.threads.Go(func() {
 		w.threads.Wait()
-		w.giveBack()
+		_ = w.server.guarded("Work: give back", w.giveBack) // a panic is logged and counted, the leases end
 	})
 	stall := time.NewTicker(w.server.config.SendTimeout)
 	defer stall.Stop()
