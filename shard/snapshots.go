@@ -22,10 +22,11 @@ type snapshots struct {
 
 	mu sync.Mutex
 	// What follows is guarded by mu.
-	entries uint64
-	bytes   int64
-	last    SnapshotInfo
-	size    int64
+	entries  uint64
+	bytes    int64
+	last     SnapshotInfo
+	size     int64
+	restored uint64
 }
 
 // SnapshotInfo is about the last snapshot that this replica took by itself since it was opened.
@@ -36,8 +37,8 @@ type SnapshotInfo struct {
 	At    time.Time
 	Took  time.Duration
 	Bytes int64
-	// Failed counts those that could not be taken.
-	Failed uint64
+	// Failed counts those that could not be taken, Restored those that were read: at the start, or from the leader.
+	Failed, Restored uint64
 	// LogBytes and LogEntries have come since.
 	LogBytes   int64
 	LogEntries uint64
@@ -65,6 +66,7 @@ func (n *snapshots) reset() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.entries, n.bytes = 0, 0
+	n.restored++
 }
 
 func (n *snapshots) wrote(bytes int64) {
@@ -77,7 +79,7 @@ func (n *snapshots) info() SnapshotInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	info := n.last
-	info.LogBytes, info.LogEntries = n.bytes, n.entries
+	info.LogBytes, info.LogEntries, info.Restored = n.bytes, n.entries, n.restored
 	return info
 }
 
