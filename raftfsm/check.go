@@ -47,7 +47,10 @@ func (s *state) check() error {
 	if sum != s.sum {
 		return fmt.Errorf("state sum is %016x, its parts give %016x", s.sum, sum)
 	}
-	return s.checkOrder()
+	if err := s.order.check(); err != nil {
+		return fmt.Errorf("order: %w", err)
+	}
+	return nil
 }
 
 func (s *state) checkRecords(sum *uint64) error {
@@ -114,21 +117,6 @@ func (s *state) checkRequests(sum *uint64) error {
 		*sum += s.requestSum(seq, it)
 		return nil
 	})
-}
-
-func (s *state) checkOrder() error {
-	var last *Record
-	var err error
-	s.order.from("", "", func(slot uint32) bool {
-		r := s.table.at(slot)
-		if r == nil || last != nil && (last.Namespace > r.Namespace || last.Namespace == r.Namespace && last.ID >= r.ID) {
-			err = fmt.Errorf("order: slot %d is free or not in order", slot)
-			return false
-		}
-		last = r
-		return true
-	})
-	return err
 }
 
 // check verifies that each number can be found from its home, and the counts.

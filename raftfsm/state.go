@@ -40,13 +40,14 @@ type state struct {
 }
 
 func newState(o Options) *state {
-	return &state{
+	s := &state{
 		retention: o.Retention,
 		finished:  newFinishedWindow(o.MaxFinished),
 		requests:  newRequestWindow(o.MaxRequests),
 		seed:      maphash.MakeSeed(),
-		order:     newOrder(),
 	}
+	s.order = newOrder(&s.table)
+	return s
 }
 
 // hash is the place of a timer in the indexes. Over-long names, which are never in them, are cut.

@@ -1,0 +1,130 @@
+package raftfsm
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// orderModel keeps an order beside a sorted list of keys.
+type orderModel struct {
+	table table
+	order order
+	slots map[string]uint32
+}
+
+func newOrderModel() *orderModel {
+	m := &orderModel{slots: map[string]uint32{}}
+	m.order = newOrder(&m.table)
+	return m
+}
+
+func (m *orderModel) toggle(namespace, id string) {
+	key := namespace + "\x00" + id
+	if slot, ok := m.slots[key]; ok {
+		m.order.remove(namespace, id)
+		m.table.set(slot, nil)
+		delete(m.slots, key)
+		return
+	}
+	slot := m.table.alloc()
+	m.table.set(slot, &Record{Namespace: namespace, ID: id})
+	m.order.put(namespace, id, slot)
+	m.slots[key] = slot
+}
+
+func (m *orderModel) check(t *testing.T, namespace, id string) {
+	t.Helper()
+	if err := m.order.check(); err != nil {
+		t.Fatal(err)
+	}
+	var want, got []string
+	for key := range m.slots {
+		if key >= namespace+"\x00"+id {
+			want = append(want, key)
+		}
+	}
+	slices.Sort(want)
+	m.order.from(namespace, id, func(slot uint32) bool {
+		got = append(got, recordKey(m.table.at(slot)))
+		return true
+	})
+	if !slices.Equal(got, want) {
+		t.Fatalf("from %q %q: %d keys, want %d\n%q\n%q", namespace, id, len(got), len(want), got, want)
+	}
+}
+
+// Keys of many shapes: long shared beginnings, keys that begin others, one byte, bytes above 0x7f, many namespaces.
+func TestOrderModel(t *testing.T) {
+	t.Parallel()
+	shapes := map[string]func(rng *rand.Rand) (string, string){
+		"numbered": func(rng *rand.Rand) (string, string) {
+			return "default", fmt.Sprintf("order-%07d/expire", rng.IntN(3000))
+		},
+		"tail":       func(rng *rand.Rand) (string, string) { return "n", fmt.Sprintf("%030d%d", 0, rng.IntN(2000)) },
+		"namespaces": func(rng *rand.Rand) (string, string) { return fmt.Sprint("t", rng.IntN(800)), "x" },
+		"beginnings": func(rng *rand.Rand) (string, string) {
+			return "aaaaaaaaa"[:1+rng.IntN(9)], "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"[:1+rng.IntN(70)]
+		},
+		"bytes": func(rng *rand.Rand) (string, string) {
+			b := make([]byte, 1+rng.IntN(12))
+			for i := range b {
+				b[i] = []byte{1, 2, 0x7F, 0x80, 0xFF}[rng.IntN(5)]
+			}
+			return "n", string(b)
+		},
+	}
+	for name, shape := range shapes {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			rng := rand.New(rand.NewPCG(7, 7))
+			m := newOrderModel()
+			for round := range 40 {
+				for range 400 {
+					namespace, id := shape(rng)
+					// In turn rather grow and rather shrink.
+					if _, there := m.slots[namespace+"\x00"+id]; there == (round/5%2 == 1) || rng.IntN(3) == 0 {
+						m.toggle(namespace, id)
+					}
+				}
+				namespace, id := shape(rng)
+				m.check(t, namespace, id)
+			}
+		})
+	}
+}
+
+// Keys that come in order fill their leaves, and leave none behind when they go in order.
+func TestOrderInSequence(t *testing.T) {
+	t.Parallel()
+	m := newOrderModel()
+	const n = 20_000
+	for i := range n {
+		m.toggle("n", fmt.Sprintf("order-%09d", i))
+	}
+	m.check(t, "", "")
+	nodes := 0
+	count(m.order.root, &nodes)
+	if limit := n/orderFan + n/orderFan/8; nodes > limit {
+		t.Fatalf("%d nodes for %d keys in sequence, want at most %d", nodes, n, limit)
+	}
+	for i := range n {
+		m.toggle("n", fmt.Sprintf("order-%09d", i))
+		if i%1000 == 0 {
+			m.check(t, "", "")
+		}
+	}
+	if m.order.root.inner != nil || m.order.root.n != 0 {
+		t.Fatal("an empty order is not a single leaf")
+	}
+}
+
+func count(n *orderNode, nodes *int) {
+	*nodes++
+	if n.inner != nil {
+		for _, kid := range n.inner.kids[:n.n] {
+			count(kid, nodes)
+		}
+	}
+}
