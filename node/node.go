@@ -68,7 +68,7 @@ func New(c Config, d Deps) (*Node, error) {
 		d.Listen = net.Listen
 	}
 	n := &Node{
-		config: c, deps: d, now: d.Now, log: d.Logger.With("node", c.ID),
+		config: c, deps: d, now: d.Now, log: d.Logger.With("self", c.ID),
 		boot:      fmt.Sprintf("%016x", d.Now().UnixNano()),
 		listening: make(chan struct{}), ready: make(chan struct{}),
 	}

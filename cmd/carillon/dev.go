@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -25,6 +26,8 @@ const (
 	devHTTP        = 80
 	devMaxNodes    = 9
 	devDefaultPort = 7400
+
+	defaultDevLevel = "warn"
 )
 
 // devOptions are the flags of carillon dev.
@@ -59,7 +62,7 @@ Without --dir the data lies in a temporary folder that is removed at the end.`,
 	f.StringVar(&o.dir, "dir", "", "keep the data in this `folder`")
 	f.IntVar(&o.shards, "shards", 0, fmt.Sprintf("shard `count`, fixed when the cluster is created (default %d)", node.DefaultShards))
 	f.IntVar(&o.port, "port", devDefaultPort, "the first node's port for clients")
-	o.logs.flags(f, "warn")
+	o.logs.flags(f, defaultDevLevel)
 	return cmd
 }
 
@@ -67,10 +70,12 @@ func (o *devOptions) run(ctx context.Context, out, errs io.Writer) (err error) {
 	if err := o.check(); err != nil {
 		return err
 	}
-	logger, err := o.logs.logger(errs)
+	logger, level, err := o.logs.logger(errs)
 	if err != nil {
 		return err
 	}
+	// When all nodes stop together each finds the others gone, which is no news.
+	defer context.AfterFunc(ctx, func() { level.Set(max(level.Level(), o.levelAtStop())) })()
 	if err := o.checkPorts(); err != nil {
 		return err
 	}
@@ -99,6 +104,14 @@ func (o *devOptions) run(ctx context.Context, out, errs io.Writer) (err error) {
 		fmt.Fprintln(out, "Carillon has stopped.")
 	}
 	return err
+}
+
+// levelAtStop is what is logged once the nodes stop: who has asked for more than warnings gets all.
+func (o *devOptions) levelAtStop() slog.Level {
+	if o.logs.level == defaultDevLevel {
+		return slog.LevelError
+	}
+	return slog.LevelDebug
 }
 
 func (o *devOptions) check() error {

@@ -26,19 +26,20 @@ func (l *logFlags) flags(f *pflag.FlagSet, level string) {
 	f.StringVar(&l.format, "log-format", "text", "how it is logged: text or json")
 }
 
-func (l *logFlags) logger(w io.Writer) (*slog.Logger, error) {
-	var level slog.Level
+// logger returns the logger and its level, which may be changed later.
+func (l *logFlags) logger(w io.Writer) (*slog.Logger, *slog.LevelVar, error) {
+	level := new(slog.LevelVar)
 	if err := level.UnmarshalText([]byte(l.level)); err != nil || strings.ContainsAny(l.level, "+-") {
-		return nil, usagef("--log-level %q is not valid: debug, info, warn or error", l.level)
+		return nil, nil, usagef("--log-level %q is not valid: debug, info, warn or error", l.level)
 	}
 	options := &slog.HandlerOptions{Level: level}
 	switch l.format {
 	case "text":
-		return slog.New(slog.NewTextHandler(w, options)), nil
+		return slog.New(slog.NewTextHandler(w, options)), level, nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(w, options)), nil
+		return slog.New(slog.NewJSONHandler(w, options)), level, nil
 	}
-	return nil, usagef("--log-format %q is not valid: text or json", l.format)
+	return nil, nil, usagef("--log-format %q is not valid: text or json", l.format)
 }
 
 func newServerCommand() *cobra.Command {
@@ -59,7 +60,7 @@ The data folder belongs to one node ID for ever. A node that has lost its folder
   carillon server --id n1 --dir d1 --bootstrap-expect 1    # a cluster of one`,
 		Args: arguments(),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			logger, err := logs.logger(cmd.ErrOrStderr())
+			logger, _, err := logs.logger(cmd.ErrOrStderr())
 			if err != nil {
 				return err
 			}
