@@ -14,6 +14,8 @@ const never = math.MaxInt64
 type clock struct {
 	now   func() time.Time
 	start time.Time // set before sharing
+	// sleepMax bounds a sleep; set before sharing.
+	sleepMax time.Duration
 	// service is the highest Unix millisecond that was read.
 	service atomic.Int64
 	// lastNanos is the baton holder's last reading of the wall clock; touched by the baton holder alone.
@@ -31,7 +33,7 @@ type reading struct {
 }
 
 func newClock(now func() time.Time) *clock {
-	c := &clock{now: now, start: now()}
+	c := &clock{now: now, start: now(), sleepMax: sleepMax}
 	c.service.Store(floorMillis(c.start.UnixNano()))
 	return c
 }
@@ -74,10 +76,10 @@ func (c *clock) until(tick int64) time.Duration {
 	switch {
 	case ahead <= 0:
 		return 0
-	case ahead > sleepMax.Milliseconds():
-		return sleepMax
+	case ahead > c.sleepMax.Milliseconds():
+		return c.sleepMax
 	}
-	return min(time.Duration(tick*1e6-nanos), sleepMax)
+	return min(time.Duration(tick*1e6-nanos), c.sleepMax)
 }
 
 func floorMillis(nanos int64) int64 {

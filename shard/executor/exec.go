@@ -151,6 +151,14 @@ func (e *Exec) changeRole(epoch uint64, leading bool) {
 	e.wake()
 }
 
+// Waiting says whether the queue's ready list holds anything. If not, the Deliverer is told when it does.
+func (e *Exec) Waiting(q Queue) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	l := e.lists[q]
+	return l != nil && l.len() > l.stale
+}
+
 // wake makes the baton holder look at this shard. It is called under the table's lock, too.
 func (e *Exec) wake() {
 	e.dirty.Store(true)

@@ -13,6 +13,8 @@ import (
 	"github.com/carillon-timers/carillon/wheel"
 )
 
+var _ Table = (*raftfsm.FSM)(nil)
+
 var quiet = slog.New(slog.NewTextHandler(io.Discard, nil))
 
 // fakeTable is a table as the contract has it, without a log: its methods are what Apply would do.
@@ -169,7 +171,8 @@ func (f *fakeTable) HandOut(epoch uint64, refs []raftfsm.Ref, out []*raftfsm.Rec
 	defer f.mu.Unlock()
 	for _, ref := range refs {
 		r := f.slots[ref.Slot]
-		if r == nil || r.Revision != ref.Revision || f.held[ref.Slot] || epoch != f.epoch {
+		if r == nil || r.Revision != ref.Revision || f.held[ref.Slot] || f.handed[ref.Slot] == r.Revision ||
+			epoch != f.epoch {
 			out = append(out, nil)
 			continue
 		}
@@ -180,6 +183,12 @@ func (f *fakeTable) HandOut(epoch uint64, refs []raftfsm.Ref, out []*raftfsm.Rec
 		out = append(out, r)
 	}
 	return out
+}
+
+func (f *fakeTable) Record(slot uint32) *raftfsm.Record {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.slots[slot]
 }
 
 func (f *fakeTable) pending() int {

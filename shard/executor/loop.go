@@ -112,7 +112,7 @@ func (l *Loop) turn(w *work) time.Duration {
 	w.begin(l.turns)
 	l.stats.turns.Store(l.turns)
 	execs := *l.execs.Load()
-	next, wait := int64(never), sleepMax
+	next, wait := int64(never), l.clock.sleepMax
 	for i := range execs {
 		if w.spent() {
 			l.at += i

@@ -185,6 +185,10 @@ func (m *model) flip() {
 		}
 		return
 	}
+	if m.leading && m.r.IntN(4) == 0 {
+		m.exec.Lead(m.epoch) // again, though the table leads on: what it handed out stays so
+		return
+	}
 	m.epoch++
 	m.lead(m.epoch)
 	m.leading = true

@@ -39,14 +39,16 @@ const (
 	DefaultWorkers = 8
 )
 
-// Table is what the executor asks of the replicated state; *raftfsm.FSM is one. Its lock is a leaf: both methods are
-// called under the lock of an Exec.
+// Table is what the executor asks of the replicated state; *raftfsm.FSM is one. Its lock is a leaf: the methods are called
+// under the lock of an Exec.
 type Table interface {
 	// Describe appends one DueInfo for each slot, in order.
 	Describe(slots []uint32, out []raftfsm.DueInfo) []raftfsm.DueInfo
 	// HandOut marks the timers as handed out under the epoch and appends one record for each ref, in order; nil where the
-	// ref is stale or held, or the epoch is not the one that leads.
+	// ref is stale, held or handed out already, or the epoch is not the one that leads.
 	HandOut(epoch uint64, refs []raftfsm.Ref, out []*raftfsm.Record) []*raftfsm.Record
+	// Record returns what lies in a slot; nil if it is free.
+	Record(slot uint32) *raftfsm.Record
 }
 
 // LoopOptions are the options of a loop.

@@ -49,11 +49,13 @@ func startRig(t *testing.T, deliver func(r *rig, src Source, q Queue)) *rig {
 }
 
 func (r *rig) consume(src Source, q Queue) {
-	for _, d := range src.Take(q, 100) {
+	for got := src.Take(q, 100); len(got) > 0; got = src.Take(q, 100) {
 		r.mu.Lock()
-		r.got = append(r.got, d)
+		r.got = append(r.got, got...)
 		r.mu.Unlock()
-		r.table.remove(d.Record.ID, d.Token.Revision)
+		for _, d := range got {
+			r.table.remove(d.Record.ID, d.Token.Revision)
+		}
 	}
 }
 
@@ -222,5 +224,26 @@ func checkOrder(t *testing.T, history []raftfsm.Record) {
 			t.Fatalf("queue %s: (%d, %d) after (%d, %d)", r.Queue, r.NextDue, r.Accepted, l.NextDue, l.Accepted)
 		}
 		last[r.Queue] = r
+	}
+}
+
+// A loop that is told twice to lead under one epoch forgets what is out, and the table does not hand it out again: the
+// lease begins anew, and lapses.
+func TestLeadTwice(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.lead(1)
+	b.table.schedule("a", "q", b.millis(), 1000, b.millis())
+	b.settle()
+	b.exec.Take(q("q"), 1)
+	b.exec.Lead(1)
+	b.settle()
+	if s := b.exec.Stats(); s.Out != 1 {
+		t.Fatalf("%+v", s)
+	}
+	b.pass(time.Second)
+	b.settle()
+	if len(b.settled) != 1 || b.settled[0].GetRetry().GetId() != "a" {
+		t.Fatalf("settled %v", b.settled)
 	}
 }

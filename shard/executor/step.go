@@ -272,6 +272,8 @@ func (e *Exec) place(slot uint32, info raftfsm.DueInfo, now, micros int64, w *wo
 		e.touch(s.list, w)
 		s.at = later(now, max(info.Lease, min(now-info.NextDue, readyRearmMax)))
 		return s.at
+	case info.Handed:
+		return e.adopt(slot, info, now)
 	case info.Held:
 		at := later(now, min(info.Lease, heldRearmMax))
 		e.slots.put(slot, slotState{revision: info.Revision, at: at, state: stateHeld})
@@ -283,6 +285,16 @@ func (e *Exec) place(slot uint32, info raftfsm.DueInfo, now, micros int64, w *wo
 	l.push(readyEntry{info.Revision, info.NextDue, info.Accepted, slot, uint32(late)})
 	e.slots.put(slot, slotState{revision: info.Revision, at: at, list: l, state: stateReady})
 	e.touch(l, w)
+	return at
+}
+
+// adopt takes over a slot that the table has handed out under this epoch although the executor does not know of it any
+// more: Lead was called twice for one epoch. The table would not hand it out again, so its lease begins anew.
+func (e *Exec) adopt(slot uint32, info raftfsm.DueInfo, now int64) int64 {
+	at := later(now, info.Lease)
+	if record := e.o.Table.Record(slot); record != nil && record.Revision == info.Revision {
+		e.slots.put(slot, slotState{revision: info.Revision, at: at, record: record, state: stateOut})
+	}
 	return at
 }
 

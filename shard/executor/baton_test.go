@@ -1,0 +1,109 @@
+package executor
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// While one worker's slow part lasts, what is pushed and what falls due goes out on time; a quick slow part wakes nobody.
+func TestBatonLies(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		r := startRig(t, func(r *rig, src Source, q Queue) {
+			if q.Name == "block" {
+				<-block
+			}
+			r.consume(src, q)
+		})
+		r.table.lead(1)
+		r.exec.Lead(1)
+		for i := range 500 {
+			r.in(fmt.Sprint(i), time.Duration(i+1)*time.Millisecond)
+		}
+		time.Sleep(600 * time.Millisecond)
+		if n := r.loop.Stats().Passes; n != 1 {
+			t.Errorf("the baton was passed %d times for quick deliveries, want once, to the first worker", n)
+		}
+		r.table.schedule("block", "block", time.Now().UnixMilli(), 60_000, 0)
+		time.Sleep(10*time.Millisecond + 300*time.Microsecond)
+		r.in("deadline", 5*time.Millisecond)
+		time.Sleep(time.Millisecond)
+		r.in("now", 0)
+		time.Sleep(grace)
+		synctest.Wait()
+		r.mu.Lock()
+		if last := r.got[len(r.got)-1].Record.ID; last != "now" {
+			t.Errorf("%s was handed out last, want the timer that was pushed a grace ago", last)
+		}
+		r.mu.Unlock()
+		time.Sleep(10 * time.Millisecond)
+		r.mu.Lock()
+		last := r.got[len(r.got)-1]
+		if last.Record.ID != "deadline" || last.HandedOut != last.Record.NextDue {
+			t.Errorf("%s was handed out at %d, due %d", last.Record.ID, last.HandedOut, last.Record.NextDue)
+		}
+		r.mu.Unlock()
+		close(block)
+	})
+}
+
+// A timer that is pushed when it is due already must be handed out whatever the loop is doing: sleeping, in a turn, or in
+// its slow part. The sleep is longer than the test, so a wake-up that is lost shows.
+func TestNoPushIsLost(t *testing.T) {
+	for _, procs := range []int{1, 2} {
+		for name, s := range map[string]Sleeper{"native": defaultSleeper(), "timer": NewTimerSleeper()} {
+			t.Run(fmt.Sprintf("%s/procs=%d", name, procs), func(t *testing.T) {
+				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
+				pushAndWait(t, s)
+			})
+		}
+	}
+}
+
+func pushAndWait(t *testing.T, s Sleeper) {
+	loop := NewLoop(LoopOptions{Sleeper: s, Logger: quiet, Workers: 3})
+	loop.clock.sleepMax = time.Hour
+	table := newFakeTable()
+	out := make(chan string, 100)
+	e := loop.Add(Options{Table: table, Deliverer: readyFunc(func(src Source, q Queue) {
+		for got := src.Take(q, 10); len(got) > 0; got = src.Take(q, 10) {
+			for _, d := range got {
+				table.remove(d.Record.ID, d.Token.Revision)
+				out <- d.Record.ID
+			}
+		}
+		if len(out)%3 == 0 {
+			runtime.Gosched() // a slow part that is longer at times
+		}
+	})})
+	table.feed = e.Feed()
+	table.lead(1)
+	e.Lead(1)
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	run.Go(func() {
+		if err := loop.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	defer run.Wait()
+	defer cancel()
+	limit := time.After(20 * time.Second)
+	begin := time.Now()
+	for i := 0; i < 20_000 && time.Since(begin) < 700*time.Millisecond; i++ {
+		for range 1 + i%3 {
+			table.schedule(fmt.Sprint(i), fmt.Sprint(i%2), time.Now().UnixMilli(), 3_600_000, 0)
+			select {
+			case <-out:
+			case <-limit:
+				t.Fatalf("timer %d was pushed and not handed out", i)
+			}
+		}
+	}
+}
