@@ -40,7 +40,7 @@ func (n *Node) balance(ctx context.Context) error {
 
 // balanceOne reports whether it tried a hand-over.
 func (n *Node) balanceOne(ctx context.Context, state *clusterState, r *replica) bool {
-	open, now := r.open.Load(), n.now()
+	open, now := r.open.Load(), n.mono()
 	if open == nil || !open.Status().Leading {
 		r.since.Store(nil)
 		return false
@@ -66,7 +66,7 @@ func (n *Node) balanceOne(ctx context.Context, state *clusterState, r *replica) 
 		n.log.Debug("leadership stays", "shard", r.id, "preferred", preferred.ID, "error", err)
 		return false
 	default:
-		until := n.now().Add(balanceAvoid)
+		until := n.mono().Add(balanceAvoid)
 		r.avoid.Store(&until)
 		n.log.Warn("leadership was not handed back", "shard", r.id, "to", preferred.ID, "error", err, "again", balanceAvoid)
 	}

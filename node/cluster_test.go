@@ -55,7 +55,13 @@ func (c *testCluster) config(id string, expect int) Config {
 // start runs a node and waits until it listens or has ended.
 func (c *testCluster) start(config Config) *testNode {
 	c.t.Helper()
-	n, err := New(config, Deps{Logger: testLogger(c.t)})
+	return c.startWith(config, Deps{})
+}
+
+func (c *testCluster) startWith(config Config, deps Deps) *testNode {
+	c.t.Helper()
+	deps.Logger = testLogger(c.t)
+	n, err := New(config, deps)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -51,7 +51,7 @@ func (f *formation) run(ctx context.Context) error {
 }
 
 func (f *formation) step(ctx context.Context) (done bool, err error) {
-	if rival, ok := f.n.gossip.rival(); ok && rival.Boot < f.n.boot {
+	if rival, ok := f.n.gossip.twin(); ok && rival.Boot < f.n.boot && rival.Disk != f.n.identity.get().DiskUUID {
 		return false, fmt.Errorf("node ID %s is in use by the process at %s, with another disk: give this node another --id", f.n.config.ID, rival.Peer)
 	}
 	id := f.n.identity.get()
@@ -69,7 +69,10 @@ func (f *formation) step(ctx context.Context) (done bool, err error) {
 			return f.join(ctx, name)
 		}
 	}
-	if f.n.config.BootstrapExpect > 0 {
+	switch {
+	case !f.n.gossip.tried.Load(): // a seed may know a cluster
+		return false, nil
+	case f.n.config.BootstrapExpect > 0:
 		return f.propose(ctx, peers)
 	}
 	f.say("waiting for a node of the cluster to be seen", "join", f.n.config.Join)
@@ -78,7 +81,7 @@ func (f *formation) step(ctx context.Context) (done bool, err error) {
 
 // say logs why the node waits: at once if the reason is new, else every few seconds.
 func (f *formation) say(reason string, args ...any) {
-	now := f.n.now()
+	now := f.n.mono()
 	if reason == f.said && now.Sub(f.saidAt) < sayEvery {
 		return
 	}
@@ -126,7 +129,7 @@ func (f *formation) propose(ctx context.Context, peers map[string]alivePeer) (bo
 
 // create collects the pledges of all, and only then gives the directory its first configuration. It goes on where an
 // earlier start was cut off: nothing has been bootstrapped before every pledge is on its disk.
-func (f *formation) create(ctx context.Context, id identityData) (bool, error) {
+func (f *formation) create(ctx context.Context, id *identityData) (bool, error) {
 	if _, err := f.n.collectPledges(ctx, id); err != nil {
 		f.say("waiting for the pledges of the nodes that create the cluster: "+err.Error(), "cluster", id.ClusterID)
 		return false, nil
@@ -172,7 +175,7 @@ func (f *formation) join(ctx context.Context, at string) (bool, error) {
 }
 
 // collectPledges asks every node that creates the cluster, and returns them as members.
-func (n *Node) collectPledges(ctx context.Context, id identityData) ([]member, error) {
+func (n *Node) collectPledges(ctx context.Context, id *identityData) ([]member, error) {
 	ctx, cancel := context.WithTimeout(ctx, formTimeout)
 	defer cancel()
 	body, err := (&logv1.Pledge{

@@ -29,8 +29,8 @@ func newHTTPServer(n *Node) *httpServer {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { answer(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if reason := n.notReady.Load(); reason != nil {
-			answer(w, http.StatusServiceUnavailable, "not ready: "+*reason)
+		if err := n.readiness(); err != nil {
+			answer(w, http.StatusServiceUnavailable, "not ready: "+err.Error())
 			return
 		}
 		answer(w, http.StatusOK, "ready")

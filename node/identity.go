@@ -7,11 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -19,9 +21,11 @@ import (
 type identity struct {
 	dir  string
 	lock *os.File
+	// ended says which replicas have been opened to the end, also before that is on the disk.
+	ended [MaxShards]atomic.Bool
 
-	mu   sync.Mutex
-	data identityData // guarded by mu
+	mu   sync.Mutex                   // held over the write of node.json
+	data atomic.Pointer[identityData] // written under mu; what it points to never changes
 }
 
 // identityData is the content of node.json.
@@ -101,10 +105,11 @@ func (id *identity) load(nodeID string) error {
 	if err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
-	if err := json.Unmarshal(raw, &id.data); err != nil {
+	d := &identityData{}
+	if err := json.Unmarshal(raw, d); err != nil {
 		return fmt.Errorf("%s is damaged: %w", path, err)
 	}
-	switch d := id.data; {
+	switch {
 	case d.Format != identityFormat:
 		return fmt.Errorf("%s has format %d; this version reads format %d", path, d.Format, identityFormat)
 	case d.NodeID == "" || d.DiskUUID == "":
@@ -112,7 +117,8 @@ func (id *identity) load(nodeID string) error {
 	case d.NodeID != nodeID:
 		return fmt.Errorf("data folder %s belongs to node %q, not to %q", id.dir, d.NodeID, nodeID)
 	}
-	return id.checkStores()
+	id.data.Store(d)
+	return id.checkStores(d)
 }
 
 // create writes a first node.json; a folder that holds stores without one has lost it.
@@ -126,12 +132,13 @@ func (id *identity) create(nodeID string) error {
 	if err != nil {
 		return err
 	}
-	id.data = identityData{Format: identityFormat, NodeID: nodeID, DiskUUID: uuid}
-	return writeFileSync(filepath.Join(id.dir, identityFile), id.data)
+	d := &identityData{Format: identityFormat, NodeID: nodeID, DiskUUID: uuid}
+	id.data.Store(d)
+	return writeFileSync(filepath.Join(id.dir, identityFile), d)
 }
 
 // checkStores refuses a disk that has lost a store which may have voted.
-func (id *identity) checkStores() error {
+func (id *identity) checkStores(d *identityData) error {
 	missing := func(folder, what string) error {
 		entries, err := os.ReadDir(folder)
 		if err == nil && len(entries) > 0 {
@@ -140,12 +147,12 @@ func (id *identity) checkStores() error {
 		return fmt.Errorf("%s is recorded in %s but %s is missing or empty: the node could vote twice in one term; "+
 			"restore the folder, or bring the machine back as a new node with an empty data folder and a new ID", what, identityFile, folder)
 	}
-	if id.data.Directory == storeOpened {
+	if d.Directory == storeOpened {
 		if err := missing(filepath.Join(id.dir, directoryFolder), "the directory"); err != nil {
 			return err
 		}
 	}
-	for name, phase := range id.data.Replicas {
+	for name, phase := range d.Replicas {
 		shard, err := strconv.Atoi(name)
 		if err != nil || shard < 0 || shard >= MaxShards {
 			return fmt.Errorf("%s is damaged: replica %q", identityFile, name)
@@ -171,39 +178,39 @@ func (id *identity) shardDir(shard int) string {
 	return filepath.Join(id.dir, shardsFolder, strconv.Itoa(shard))
 }
 
-// get returns a copy.
-func (id *identity) get() identityData {
-	id.mu.Lock()
-	defer id.mu.Unlock()
-	return id.data.clone()
-}
+// get returns what is known; nobody changes it.
+func (id *identity) get() *identityData { return id.data.Load() }
 
-func (d identityData) clone() identityData {
-	replicas := make(map[string]storePhase, len(d.Replicas))
-	for k, v := range d.Replicas {
-		replicas[k] = v
+// clusterID is the cluster that this node belongs to; empty for none. It never waits.
+func (id *identity) clusterID() string { return id.data.Load().ClusterID }
+
+func (d *identityData) clone() *identityData {
+	c := *d
+	c.Replicas = maps.Clone(d.Replicas)
+	if c.Replicas == nil {
+		c.Replicas = map[string]storePhase{}
 	}
-	d.Replicas = replicas
 	if d.Pledge != nil {
 		p := *d.Pledge
 		p.Nodes = slices.Clone(p.Nodes)
-		d.Pledge = &p
+		c.Pledge = &p
 	}
-	return d
+	return &c
 }
 
-// update changes a copy, brings it to the disk, and only then lets it count. An error of change is returned as it is.
-func (id *identity) update(change func(d *identityData) error) error {
+// update changes a copy, brings it to the disk, and only then lets it count; a change that changes nothing writes
+// nothing. An error of change is returned as it is.
+func (id *identity) update(change func(d *identityData) (changed bool, err error)) error {
 	id.mu.Lock()
 	defer id.mu.Unlock()
-	next := id.data.clone()
-	if err := change(&next); err != nil {
+	next := id.data.Load().clone()
+	if changed, err := change(next); err != nil || !changed {
 		return err
 	}
 	if err := writeFileSync(filepath.Join(id.dir, identityFile), next); err != nil {
 		return fmt.Errorf("write %s: %w", identityFile, err)
 	}
-	id.data = next
+	id.data.Store(next)
 	return nil
 }
 
@@ -212,14 +219,15 @@ var errOtherCluster = errors.New("this node belongs to another cluster")
 
 // belong pledges the node to a cluster; a second one is refused. The pledge record is kept as it was first given.
 func (id *identity) belong(clusterID string, shards int, pledge *pledgeRecord) error {
-	return id.update(func(d *identityData) error {
-		if d.ClusterID != "" && d.ClusterID != clusterID {
-			return fmt.Errorf("%w: %s, not %s", errOtherCluster, d.ClusterID, clusterID)
-		}
-		if d.ClusterID == "" {
+	return id.update(func(d *identityData) (bool, error) {
+		switch d.ClusterID {
+		case clusterID:
+			return false, nil
+		case "":
 			d.ClusterID, d.Shards, d.Pledge = clusterID, shards, pledge
+			return true, nil
 		}
-		return nil
+		return false, fmt.Errorf("%w: %s, not %s", errOtherCluster, d.ClusterID, clusterID)
 	})
 }
 
@@ -228,40 +236,62 @@ func (id *identity) beginDirectory() (first bool, err error) {
 	if err := mkdirSync(id.directoryDir()); err != nil {
 		return false, err
 	}
-	err = id.update(func(d *identityData) error {
-		if first = d.Directory != storeOpened; first {
-			d.Directory = storeOpening
+	err = id.update(func(d *identityData) (bool, error) {
+		first = d.Directory != storeOpened
+		if d.Directory != "" {
+			return false, nil
 		}
-		return nil
+		d.Directory = storeOpening
+		return true, nil
 	})
 	return first, err
 }
 
 func (id *identity) endDirectory() error {
-	return id.update(func(d *identityData) error { d.Directory = storeOpened; return nil })
-}
-
-// beginShard makes the shard's folder and records it; first is true while it has never been opened to the end.
-func (id *identity) beginShard(shard int) (first bool, err error) {
-	if err := mkdirSync(id.shardDir(shard)); err != nil {
-		return false, err
-	}
-	name := strconv.Itoa(shard)
-	err = id.update(func(d *identityData) error {
-		if first = d.Replicas[name] != storeOpened; first {
-			d.Replicas[name] = storeOpening
-		}
-		return nil
+	return id.update(func(d *identityData) (bool, error) {
+		changed := d.Directory != storeOpened
+		d.Directory = storeOpened
+		return changed, nil
 	})
-	return first, err
 }
 
+// beginShards makes the folders of shards and records them, all in one write.
+func (id *identity) beginShards(shards []int) error {
+	for _, shard := range shards {
+		if err := mkdirSync(id.shardDir(shard)); err != nil {
+			return err
+		}
+	}
+	return id.update(func(d *identityData) (changed bool, err error) {
+		for _, shard := range shards {
+			if name := strconv.Itoa(shard); d.Replicas[name] == "" {
+				d.Replicas[name], changed = storeOpening, true
+			}
+		}
+		return changed, nil
+	})
+}
+
+// firstTime is true while the shard has never been opened to the end.
+func (id *identity) firstTime(shard int) bool {
+	return id.get().Replicas[strconv.Itoa(shard)] != storeOpened
+}
+
+// endShard records that the shard was opened. What others wait to record goes into the same write.
 func (id *identity) endShard(shard int) error {
-	return id.update(func(d *identityData) error { d.Replicas[strconv.Itoa(shard)] = storeOpened; return nil })
+	id.ended[shard].Store(true)
+	return id.update(func(d *identityData) (changed bool, err error) {
+		for name, phase := range d.Replicas {
+			if s, err := strconv.Atoi(name); err == nil && phase == storeOpening && id.ended[s].Load() {
+				d.Replicas[name], changed = storeOpened, true
+			}
+		}
+		return changed, nil
+	})
 }
 
 // shards lists the replicas that are recorded, sorted.
-func (d identityData) shards() []int {
+func (d *identityData) shards() []int {
 	var shards []int
 	for name := range d.Replicas {
 		if shard, err := strconv.Atoi(name); err == nil {

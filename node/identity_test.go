@@ -35,8 +35,8 @@ func TestIdentitySurvivesARestart(t *testing.T) {
 	if err := id.belong("c2", 16, nil); !errors.Is(err, errOtherCluster) {
 		t.Errorf("a second cluster: got %v", err)
 	}
-	if first, err := id.beginShard(3); err != nil || !first {
-		t.Errorf("first opening: %v, %v", first, err)
+	if err := id.beginShards([]int{3}); err != nil || !id.firstTime(3) {
+		t.Errorf("first opening: %v, %v", id.firstTime(3), err)
 	}
 	if err := os.WriteFile(filepath.Join(id.shardDir(3), "raft.db"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
@@ -53,8 +53,8 @@ func TestIdentitySurvivesARestart(t *testing.T) {
 	if after.DiskUUID != before.DiskUUID || after.ClusterID != "c1" || after.Shards != 16 || after.Pledge.Proposer != "n1" {
 		t.Errorf("got %+v, want %+v", after, before)
 	}
-	if first, err := id.beginShard(3); err != nil || first {
-		t.Errorf("second opening: first %v, %v", first, err)
+	if err := id.beginShards([]int{3}); err != nil || id.firstTime(3) {
+		t.Errorf("second opening: first %v, %v", id.firstTime(3), err)
 	}
 	if got := after.shards(); len(got) != 1 || got[0] != 3 {
 		t.Errorf("shards %v", got)
@@ -76,7 +76,7 @@ func TestIdentityRefuses(t *testing.T) {
 			}
 		}, "n1", "is damaged"},
 		"a lost shard": {func(t *testing.T, id *identity) {
-			if _, err := id.beginShard(7); err != nil {
+			if err := id.beginShards([]int{7}); err != nil {
 				t.Fatal(err)
 			}
 			if err := id.endShard(7); err != nil {
@@ -121,14 +121,14 @@ func TestIdentityTakesUpAnOpeningThatWasCutOff(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	id := openTestIdentity(t, dir, "n1")
-	if _, err := id.beginShard(1); err != nil {
+	if err := id.beginShards([]int{1}); err != nil {
 		t.Fatal(err)
 	}
 	closeTestIdentity(t, id)
 	id = openTestIdentity(t, dir, "n1")
 	defer closeTestIdentity(t, id)
-	if first, err := id.beginShard(1); err != nil || !first {
-		t.Errorf("first %v, %v", first, err)
+	if err := id.beginShards([]int{1}); err != nil || !id.firstTime(1) {
+		t.Errorf("first %v, %v", id.firstTime(1), err)
 	}
 }
 

@@ -53,7 +53,8 @@ type gossip struct {
 	alive map[string]alivePeer // guarded by mu: by memberlist's name; written by its callbacks
 	meta  nodeMeta             // guarded by mu
 
-	list atomic.Pointer[memberlist.Memberlist] // set by run
+	list  atomic.Pointer[memberlist.Memberlist] // set by start
+	tried atomic.Bool                           // every seed has been asked once
 }
 
 func newGossip(meta nodeMeta, now func() time.Time, log *slog.Logger) *gossip {
@@ -122,11 +123,15 @@ func (g *gossip) join(ctx context.Context, every time.Duration, seeds func() []s
 	for ctx.Err() == nil {
 		seen := g.addrs()
 		targets := slices.DeleteFunc(seeds(), func(a string) bool { return seen[a] })
-		if len(targets) > 0 {
-			if _, err := g.list.Load().Join(targets); err != nil {
-				g.log.Debug("gossip: join", "targets", targets, "error", err)
+		for _, target := range targets { // one by one: one that does not answer takes two seconds
+			if ctx.Err() != nil {
+				return
+			}
+			if _, err := g.list.Load().Join([]string{target}); err != nil {
+				g.log.Debug("gossip: join", "target", target, "error", err)
 			}
 		}
+		g.tried.Store(true)
 		if len(g.addrs()) > 1 || len(targets) == 0 {
 			wait = every
 		} else {
@@ -175,12 +180,13 @@ func (g *gossip) find(node string) (alivePeer, bool) {
 	return best, ok
 }
 
-// rival finds another process that lives under this node's ID from another disk.
-func (g *gossip) rival() (alivePeer, bool) {
+// twin finds another process that is seen under this node's ID: the one before this, while gossip has not missed it, or one
+// that must not be.
+func (g *gossip) twin() (alivePeer, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for name, p := range g.alive {
-		if name != g.self && p.ID == g.nodeID && p.Disk != g.meta.Disk {
+		if name != g.self && p.ID == g.nodeID {
 			return p, true
 		}
 	}

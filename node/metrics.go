@@ -91,7 +91,7 @@ func (m *metrics) cluster(c *scrape) {
 	n := m.n
 	state, _ := n.fsm.look()
 	c.gauge("build_info", 1, n.config.Version, n.config.ID)
-	c.flag("ready", n.notReady.Load() == nil)
+	c.flag("ready", n.readiness() == nil)
 	c.gauge("members", float64(len(state.Members)))
 	c.gauge("members_alive", float64(len(n.gossip.peers())))
 	c.gauge("map_version", float64(state.Version))

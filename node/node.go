@@ -21,8 +21,9 @@ type Node struct {
 	config Config
 	deps   Deps
 	log    *slog.Logger
-	now    func() time.Time
-	boot   string // this run of the process; a later run has a greater one
+	now    func() time.Time // the wall clock, which may be wrong or jump
+	mono   func() time.Time // for durations
+	boot   string           // this run of the process; a later run has a greater one
 
 	// Set by open, before anything else runs.
 	identity  *identity
@@ -42,7 +43,6 @@ type Node struct {
 	fsm      *directoryFSM
 	dir      atomic.Pointer[directory] // nil until the node belongs to a cluster
 	stopping atomic.Bool
-	notReady atomic.Pointer[string] // why the node is not ready; nil when it is
 
 	listening, ready chan struct{} // closed once
 	fail             context.CancelCauseFunc
@@ -68,13 +68,12 @@ func New(c Config, d Deps) (*Node, error) {
 		d.Listen = net.Listen
 	}
 	n := &Node{
-		config: c, deps: d, now: d.Now, log: d.Logger.With("self", c.ID),
+		config: c, deps: d, now: d.Now, mono: time.Now, log: d.Logger.With("self", c.ID),
 		boot:      fmt.Sprintf("%016x", d.Now().UnixNano()),
 		listening: make(chan struct{}), ready: make(chan struct{}),
 	}
 	n.fsm = newDirectoryFSM(n.log)
 	n.formation = &formation{n: n, pledged: make(chan struct{}, 1)}
-	n.setNotReady("starting")
 	return n, nil
 }
 
@@ -160,6 +159,7 @@ func (p *part) stop(ctx context.Context) error {
 type running struct {
 	clients    *part
 	background []*part
+	seeds      *part
 	loops      []*part
 	replicas   *part
 	peers      *part
@@ -172,6 +172,7 @@ func (n *Node) startParts() running {
 		clients:  n.start("client port", func(ctx context.Context) error { return n.server.Run(ctx, n.listeners.client) }),
 		replicas: n.start("replicas", n.replicas.run),
 	}
+	r.seeds = n.start("seeds", func(ctx context.Context) error { n.gossip.join(ctx, n.config.RejoinEvery, n.seeds); return nil })
 	for i, loop := range n.loops {
 		r.loops = append(r.loops, n.start(fmt.Sprintf("timer loop %d", i), loop.Run))
 	}
@@ -179,7 +180,6 @@ func (n *Node) startParts() running {
 		r.http = n.start("HTTP", func(ctx context.Context) error { return n.http.run(ctx, n.listeners.http) })
 	}
 	r.background = []*part{
-		n.start("gossip", func(ctx context.Context) error { n.gossip.join(ctx, n.config.RejoinEvery, n.seeds); return nil }),
 		n.start("formation", n.formation.run),
 		n.start("placement", n.place),
 		n.start("directory duties", n.duties),

@@ -35,7 +35,10 @@ func (n *Node) open() error {
 	if id.ClusterID == "" && n.config.BootstrapExpect > 0 {
 		meta.Expect, meta.Shards = n.config.BootstrapExpect, n.wantShards()
 	}
-	n.gossip = newGossip(meta, n.now, n.log)
+	if len(id.Replicas) > 0 {
+		meta.Cluster = id.ClusterID // its map has been applied here, so it exists
+	}
+	n.gossip = newGossip(meta, n.mono, n.log)
 	gossipAddr, err := n.gossip.start(n.config.GossipAddr, n.advertise.Gossip)
 	if err != nil {
 		return err
@@ -54,11 +57,11 @@ func (n *Node) build() error {
 	}
 	n.replicas = newReplicaSet(n)
 	n.mux = peer.New(peer.Config{
-		NodeID: n.config.ID, BootID: n.boot, Version: n.config.Version, Resolve: n.resolve, Dial: n.deps.Dial, Now: n.now, Logger: n.log,
-		ClusterID: func() string { return n.identity.get().ClusterID },
+		NodeID: n.config.ID, BootID: n.boot, Version: n.config.Version, Resolve: n.resolve, Dial: n.deps.Dial, Logger: n.log,
+		ClusterID: n.identity.clusterID,
 	})
 	n.router = &router{
-		self: n.config.ID, limit: n.config.RouteTimeout, shards: n.shards, alive: n.alive, call: n.mux.Call, now: n.now,
+		self: n.config.ID, limit: n.config.RouteTimeout, shards: n.shards, alive: n.alive, call: n.mux.Call, now: n.mono,
 		replicas: func(s int) []string { state, _ := n.fsm.look(); return state.replicas(s) },
 		local:    n.replicas.local,
 	}

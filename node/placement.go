@@ -50,7 +50,11 @@ func (n *Node) accept(state *clusterState) error {
 	if err := n.checkShards(state.Shards); err != nil {
 		return err
 	}
-	for _, s := range state.shardsOf(n.config.ID) {
+	mine := state.shardsOf(n.config.ID)
+	if err := n.identity.beginShards(mine); err != nil {
+		return err
+	}
+	for _, s := range mine {
 		n.replicas.ensure(s, state.replicas(s))
 	}
 	n.gossip.tell(tellWait, func(m *nodeMeta) { m.Cluster, m.Expect, m.Shards = state.ClusterID, 0, 0 })
@@ -143,20 +147,20 @@ func (n *Node) readiness() error {
 }
 
 const (
-	readinessEvery = 500 * time.Millisecond
+	readinessEvery = time.Second
 	readinessFirst = 25 * time.Millisecond // until the node is ready for the first time
+	// twinPatience is how long another process may be seen under this node's ID: that of the run before is, for a second.
+	twinPatience = 10 * time.Second
 )
 
-// watchReadiness keeps what /readyz and grpc.health.v1 say.
+// watchReadiness keeps what grpc.health.v1 says, and looks out for a second process under this node's ID.
 func (n *Node) watchReadiness(ctx context.Context) error {
 	wait, was := readinessFirst, false
 	for ctx.Err() == nil {
-		err := n.readiness()
-		if err != nil {
-			n.setNotReady(err.Error())
-		} else {
-			n.notReady.Store(nil)
+		if twin, ok := n.gossip.twin(); ok && twin.Boot < n.boot && n.mono().Sub(twin.Since) > twinPatience {
+			return fmt.Errorf("node ID %s is in use by the process at %s: its data folder must have been copied", n.config.ID, twin.Peer)
 		}
+		err := n.readiness()
 		if is := err == nil; is != was {
 			was = is
 			n.server.SetServing(is)
@@ -170,5 +174,3 @@ func (n *Node) watchReadiness(ctx context.Context) error {
 	}
 	return nil
 }
-
-func (n *Node) setNotReady(reason string) { n.notReady.Store(&reason) }

@@ -112,7 +112,7 @@ func (s *replicaSet) supervise(ctx context.Context, r *replica) {
 	log := s.log.With("shard", r.id)
 	wait := reopenMin
 	for ctx.Err() == nil {
-		began := s.n.now()
+		began := s.n.mono()
 		err := s.runOnce(ctx, r)
 		if ctx.Err() != nil {
 			if err != nil {
@@ -129,7 +129,7 @@ func (s *replicaSet) supervise(ctx context.Context, r *replica) {
 			log.Error("the replica has FAILED and stays closed; it needs a hand", "error", err)
 			return
 		}
-		if s.n.now().Sub(began) > reopenReset {
+		if s.n.mono().Sub(began) > reopenReset {
 			wait = reopenMin
 		}
 		log.Error("the replica stopped; it is opened again", "error", err, "after", wait)
@@ -142,22 +142,21 @@ func (s *replicaSet) supervise(ctx context.Context, r *replica) {
 // runOnce opens the replica and runs it until it stops. The preferred node gives a shard its first configuration, and
 // only while the replica has never been opened to the end.
 func (s *replicaSet) runOnce(ctx context.Context, r *replica) error {
-	first, err := s.n.identity.beginShard(r.id)
-	if err != nil {
-		return err
-	}
 	open, err := shard.Open(s.config(r.id), s.deps(r.id))
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	if first {
+	if s.n.identity.firstTime(r.id) {
 		err = s.first(r, open)
 	}
 	if err != nil {
 		return errors.Join(err, open.Close())
 	}
 	r.open.Store(open)
-	defer r.open.Store(nil)
+	defer func() {
+		r.open.Store(nil)
+		s.n.server.Hub().Forget(uint32(r.id))
+	}()
 	return open.Run(ctx)
 }
 

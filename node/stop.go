@@ -21,13 +21,12 @@ func (n *Node) stop(r running) error {
 	ctx, cancel := context.WithTimeout(context.Background(), n.config.StopTimeout)
 	defer cancel()
 	n.stopping.Store(true)
-	n.setNotReady("stopping")
-	began := n.now()
+	began := n.mono()
 	var errs []error
 	step := func(name string, do func() error) {
-		start := n.now()
+		start := n.mono()
 		errs = append(errs, do())
-		n.log.Debug("stopped", "step", name, "took", n.now().Sub(start))
+		n.log.Debug("stopped", "step", name, "took", n.mono().Sub(start))
 	}
 	parts := func(parts ...*part) func() error {
 		return func() error {
@@ -46,6 +45,7 @@ func (n *Node) stop(r running) error {
 		return nil
 	})
 	step("clients", parts(r.clients))
+	r.seeds.cancel()
 	step("background", parts(r.background...))
 	step("hand over", func() error { n.handOver(ctx); return nil })
 	step("loops", parts(r.loops...))
@@ -54,12 +54,13 @@ func (n *Node) stop(r running) error {
 		step("directory", func() error { return d.close(ctx) })
 	}
 	step("gossip", func() error { return n.gossip.stop(n.config.StopTimeout / gossipShare) })
+	step("seeds", parts(r.seeds)) // a seed that does not answer may have held it up
 	step("peers", parts(r.peers))
 	if r.http != nil {
 		step("HTTP", parts(r.http))
 	}
 	step("folder", n.identity.close)
-	n.log.Info("node stopped", "took", n.now().Sub(began))
+	n.log.Info("node stopped", "took", n.mono().Sub(began))
 	return errors.Join(errs...)
 }
 
