@@ -54,9 +54,23 @@ func appendLog(b []byte, l *raft.Log) []byte {
 func appendSize(r *raft.AppendEntriesRequest) int {
 	n := 96 + len(r.ID) + len(r.Addr) + len(r.Leader)
 	for _, l := range r.Entries {
-		n += 48 + len(l.Data) + len(l.Extensions)
+		n += logSize(l)
 	}
 	return n
+}
+
+func logSize(l *raft.Log) int { return 48 + len(l.Data) + len(l.Extensions) }
+
+// cutEntries drops the entries beyond the limit in bytes, but never the first. It changes the request that Raft has
+// passed: Raft reads there how far the follower has come when the answer says success, and what to send next.
+func cutEntries(r *raft.AppendEntriesRequest, limit int) {
+	n := 0
+	for i, l := range r.Entries {
+		if n += logSize(l); n > limit && i > 0 {
+			r.Entries = r.Entries[:i]
+			return
+		}
+	}
 }
 
 func encodeAppendEntries(b []byte, r *raft.AppendEntriesRequest) []byte {
@@ -229,14 +243,13 @@ func (d *decoder) header() raft.RPCHeader {
 	return raft.RPCHeader{ProtocolVersion: raft.ProtocolVersion(d.uvarint()), ID: d.bytes(), Addr: d.bytes()}
 }
 
-func (d *decoder) log() *raft.Log {
-	l := &raft.Log{Index: d.uvarint(), Term: d.uvarint(), Type: raft.LogType(d.byte())}
+func (d *decoder) log(l *raft.Log) {
+	l.Index, l.Term, l.Type = d.uvarint(), d.uvarint(), raft.LogType(d.byte())
 	if at := d.varint(); at != 0 {
 		l.AppendedAt = time.Unix(0, at)
 	}
 	l.Data = d.bytes()
 	l.Extensions = d.bytes()
-	return l
 }
 
 // end demands that nothing is left.
@@ -257,11 +270,14 @@ func decodeAppendEntries(d *decoder) *raft.AppendEntriesRequest {
 		d.fail("more entries than bytes")
 		return r
 	}
-	if n > 0 {
-		r.Entries = make([]*raft.Log, 0, n)
+	if n == 0 {
+		return r
 	}
-	for range n {
-		r.Entries = append(r.Entries, d.log())
+	logs := make([]raft.Log, n)
+	r.Entries = make([]*raft.Log, n)
+	for i := range logs {
+		d.log(&logs[i])
+		r.Entries[i] = &logs[i]
 	}
 	return r
 }

@@ -117,6 +117,22 @@ func TestCodecEntryCount(t *testing.T) {
 	}
 }
 
+// A request is cut to the limit in bytes, and keeps one entry however large.
+func TestCutEntries(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ entries, size, limit, want int }{
+		{0, 0, 100, 0}, {3, 100, 1000, 3}, {3, 100, 300, 2}, {3, 100, 10, 1}, {1, 5000, 10, 1},
+	} {
+		r := &raft.AppendEntriesRequest{}
+		for range c.entries {
+			r.Entries = append(r.Entries, &raft.Log{Data: make([]byte, c.size)})
+		}
+		if cutEntries(r, c.limit); len(r.Entries) != c.want {
+			t.Errorf("%+v: %d entries", c, len(r.Entries))
+		}
+	}
+}
+
 func FuzzRaftRequest(f *testing.F) {
 	for typ, r := range requests() {
 		f.Add(uint8(typ), encodeRequest(r))

@@ -11,8 +11,17 @@ import (
 // Fixed limits of the wire format.
 const (
 	// fragmentBytes is the most payload that one frame carries; a larger message travels in several, so that a small
-	// urgent frame never waits for more than about two of them.
-	fragmentBytes = 64 << 10
+	// urgent frame never waits for more than one of them and what the writer has in hand.
+	fragmentBytes = 128 << 10
+	// flushBytes is how much the writer collects before it writes.
+	flushBytes = 64 << 10
+	// activeMax is how many messages of several fragments a connection has under way at once. With many more, on a slow
+	// way, each would pass its deadline half sent, and all would be sent again.
+	activeMax = 4
+	// flapsMax is how many connections in a row may break within BackoffMax and still be dialled again at once.
+	flapsMax = 3
+	// idleBuffer is the writer's buffer on a connection with nothing to send.
+	idleBuffer = 4 << 10
 	// maxFrameBytes bounds the payload of a frame that is read: a fragment and its length prefix.
 	maxFrameBytes = fragmentBytes + 4
 	// maxNameBytes bounds node IDs, cluster IDs, boot IDs and versions.
@@ -41,8 +50,8 @@ type Config struct {
 	// Dial opens a connection. Nil means a net.Dialer over TCP.
 	Dial func(ctx context.Context, addr string) (net.Conn, error)
 	// OnPeerLost is called when the connection to a node breaks and the immediate re-dials (0, 2, 10 and 40 ms after)
-	// fail. refused says that the process with bootID is gone: each dial was answered with "connection refused", or
-	// another boot has answered in its place. Else nothing is proven. It is called from a goroutine of its own and may
+	// fail. refused says that the process with bootID is gone, or has closed its listener in order to end: the last
+	// dial was answered with "connection refused", or another boot has answered in its place. Else nothing is proven. It is called from a goroutine of its own and may
 	// wait. Nil means nobody asks.
 	OnPeerLost func(node string, bootID string, refused bool)
 	// Now is the clock for deadlines and back-off. Nil means time.Now.
@@ -71,11 +80,15 @@ type Config struct {
 	// Handlers and GroupHandlers bound the calls served at once, in all and per group. Defaults 1,024 and 256.
 	// Beyond: RemoteError of KindBusy.
 	Handlers, GroupHandlers int
+	// AppendBytes bounds the entries of one AppendEntries request; one that is larger is cut to the entries that fit, at
+	// least one, and Raft sends the rest in the next. Default 4 MiB, at most half of MaxMessage. Raft itself bounds their number only.
+	AppendBytes int
 	// PipelineDepth is the most AppendEntries of one pipeline in flight. Default 4, at least 2.
 	PipelineDepth int
 
 	// SnapshotRate bounds the bytes per second of all snapshots that this node sends. Default 64 MiB/s, at least
-	// 64 KiB/s. SnapshotSends bounds how many are sent at once. Default 2; the others wait.
+	// 64 KiB/s. SnapshotSends bounds how many are under way at once, until their last byte. Default 2; the
+	// others wait.
 	SnapshotRate  int
 	SnapshotSends int
 	// SnapshotStall is how long a transfer may make no progress. Default 10 s.
@@ -90,7 +103,7 @@ func DefaultConfig() Config {
 		CallTimeout: 5 * time.Second, DialTimeout: time.Second, DeadAfter: 3 * time.Second,
 		BackoffMin: 10 * time.Millisecond, BackoffMax: time.Second,
 		MaxMessage: 64 << 20, GroupQueue: 256, GroupQueueBytes: 64 << 20, Handlers: 1024, GroupHandlers: 256,
-		PipelineDepth: 4, SnapshotRate: 64 << 20, SnapshotSends: 2, SnapshotStall: 10 * time.Second,
+		AppendBytes: 4 << 20, PipelineDepth: 4, SnapshotRate: 64 << 20, SnapshotSends: 2, SnapshotStall: 10 * time.Second,
 		RestoreTimeout: 10 * time.Minute,
 	}
 }
@@ -115,6 +128,9 @@ func (c Config) withDefaults() Config {
 		if *p.v == 0 {
 			*p.v = *p.def
 		}
+	}
+	if c.AppendBytes == 0 {
+		c.AppendBytes = min(d.AppendBytes, c.MaxMessage/2)
 	}
 	if c.ClusterID == nil {
 		c.ClusterID = func() string { return "" }
@@ -165,6 +181,7 @@ func (c Config) Validate() error {
 		{"MaxMessage", c.MaxMessage, fragmentBytes, 1 << 30}, {"GroupQueue", c.GroupQueue, 8, 1 << 20},
 		{"GroupQueueBytes", c.GroupQueueBytes, fragmentBytes, 1 << 40}, {"Handlers", c.Handlers, 1, 1 << 20},
 		{"GroupHandlers", c.GroupHandlers, 1, 1 << 20}, {"PipelineDepth", c.PipelineDepth, 2, 128},
+		{"AppendBytes", c.AppendBytes, 1, max(c.MaxMessage/2, 1)},
 		{"SnapshotRate", c.SnapshotRate, minSnapshotRate, 1 << 40}, {"SnapshotSends", c.SnapshotSends, 1, 256},
 	} {
 		if l.v < l.least || l.v > l.max {

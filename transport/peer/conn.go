@@ -32,6 +32,7 @@ type conn struct {
 	link    *link // nil for a connection of one call
 	remote  identity
 	dialled bool
+	since   time.Time
 	ctx     context.Context // ends, with the cause, when the connection does
 	cancel  context.CancelCauseFunc
 
@@ -48,11 +49,11 @@ type conn struct {
 	closed      bool                          // guarded by mu
 }
 
-// open makes a connection of what a handshake has left, and starts its reader and writer. It fails only when the mux
-// stops.
+// open makes a connection of what a handshake has left, adds it to its link and starts its reader and writer. It
+// fails only when the mux stops.
 func (m *Mux) open(nc net.Conn, br *bufio.Reader, l *link, own, remote identity, dialled bool) (*conn, error) {
 	c := &conn{
-		m: m, nc: nc, link: l, remote: remote, dialled: dialled,
+		m: m, nc: nc, link: l, remote: remote, dialled: dialled, since: m.c.Now(),
 		out:     newOutbox(m.c.GroupQueue, m.c.GroupQueueBytes),
 		pending: map[uint64]*call{}, serving: map[uint64]context.CancelFunc{},
 		cluster: remote.cluster, announced: own.cluster,
@@ -63,6 +64,9 @@ func (m *Mux) open(nc net.Conn, br *bufio.Reader, l *link, own, remote identity,
 	m.mu.Lock()
 	m.conns[c] = struct{}{}
 	m.mu.Unlock()
+	if l != nil {
+		l.add(c) // before anything is read: who was called by a node can call it back
+	}
 	if !m.spawn(c.write) {
 		c.close(ErrClosed)
 		return nil, ErrClosed
@@ -115,11 +119,11 @@ func (c *conn) write() {
 	pause := c.m.c.DeadAfter / 3
 	ping := time.NewTimer(pause)
 	defer ping.Stop()
-	buf := make([]byte, 0, 4<<10)
+	buf := make([]byte, 0, idleBuffer)
 	for {
 		frames := uint64(0)
 		buf = buf[:0]
-		for len(buf) < fragmentBytes {
+		for len(buf) < flushBytes {
 			var more bool
 			if buf, more = c.out.frame(buf); !more {
 				break
@@ -131,7 +135,7 @@ func (c *conn) write() {
 			case <-c.out.wake:
 				continue
 			case <-ping.C:
-				buf = appendFrame(buf, header{typ: typePing}, nil, nil)
+				buf = appendFrame(make([]byte, 0, idleBuffer), header{typ: typePing}, nil, nil)
 				frames = 1
 			case <-c.ctx.Done():
 				c.close(context.Cause(c.ctx))
@@ -146,9 +150,6 @@ func (c *conn) write() {
 		ping.Reset(pause)
 		c.m.stats.framesOut.Add(frames)
 		c.m.stats.bytesOut.Add(uint64(len(buf)))
-		if cap(buf) > 4<<10 && len(buf) < 2<<10 {
-			buf = make([]byte, 0, 4<<10) // an idle connection keeps no large buffer
-		}
 	}
 }
 
@@ -214,15 +215,15 @@ func (c *conn) start(typ frameType, l lane, payload []byte) (*call, error) {
 		}
 		return nil, errDraining
 	}
-	announce := own != c.announced
-	c.announced = own
+	if own != c.announced {
+		c.announced = own
+		// Under the lock, so that no request overtakes it. It fails only when the connection ends.
+		_ = c.out.push(&message{typ: typeIdentify, payload: appendString(nil, own)}, lane{urgent: true})
+	}
 	c.lastID++
 	p := &call{msg: &message{typ: typ, group: l.group, id: c.lastID, payload: payload}, done: make(chan struct{})}
 	c.pending[c.lastID] = p
 	c.mu.Unlock()
-	if announce {
-		c.sign(typeIdentify, 0, appendString(nil, own))
-	}
 	if err := c.out.push(p.msg, l); err != nil {
 		c.mu.Lock()
 		delete(c.pending, p.msg.id)
@@ -236,8 +237,8 @@ func (c *conn) start(typ frameType, l lane, payload []byte) (*call, error) {
 }
 
 // sign sends a small urgent frame; a full urgent lane means that the node does not read, and ends the connection.
-func (c *conn) sign(typ frameType, id uint64, payload []byte) {
-	c.send(&message{typ: typ, id: id, payload: payload}, lane{urgent: true})
+func (c *conn) sign(typ frameType, id uint64) {
+	c.send(&message{typ: typ, id: id}, lane{urgent: true})
 }
 
 func (c *conn) send(m *message, l lane) {
@@ -266,7 +267,7 @@ func (c *conn) wait(ctx context.Context, p *call) ([]byte, error) {
 func (c *conn) unanswered(ctx context.Context, p *call) error {
 	sent := !p.msg.cancel()
 	if sent && p.msg.typ == typeCall {
-		c.sign(typeCancel, p.msg.id, nil)
+		c.sign(typeCancel, p.msg.id)
 	}
 	c.settle()
 	return &CallError{Node: c.remote.node, Sent: sent, Err: context.Cause(ctx)}
@@ -371,7 +372,7 @@ func (c *conn) drain(tell bool) {
 	c.drainTimer = time.AfterFunc(c.m.c.CallTimeout, func() { c.close(errReplaced) })
 	c.mu.Unlock()
 	if tell {
-		c.sign(typeGoAway, 0, nil)
+		c.sign(typeGoAway, 0)
 	}
 	if c.link != nil {
 		c.link.demote(c)
@@ -389,7 +390,7 @@ func (c *conn) settle() {
 	end := idle && c.dialled && c.peerDrained
 	c.mu.Unlock()
 	if tell {
-		c.sign(typeDrained, 0, nil)
+		c.sign(typeDrained, 0)
 	}
 	if end {
 		c.close(errReplaced)

@@ -117,16 +117,15 @@ type reassembler struct {
 	maxParts   int // bytes of unfinished messages
 	parts      map[partKey]*part
 	partBytes  int
-	scratch    []byte
 	head       [headerBytes]byte
 	frames     uint64
 	bytes      uint64
 }
 
 func newReassembler(r io.Reader, maxMessage int) *reassembler {
-	// An unfinished message of each of many groups may be under way; four of the largest is the most that is believed.
 	return &reassembler{
-		r: bufio.NewReaderSize(r, 32<<10), maxMessage: maxMessage, maxParts: 4 * maxMessage, parts: map[partKey]*part{},
+		r: bufio.NewReaderSize(r, 32<<10), maxMessage: maxMessage, maxParts: activeMax * maxMessage,
+		parts: map[partKey]*part{},
 	}
 }
 
@@ -161,45 +160,50 @@ func (a *reassembler) readHeader() (header, error) {
 	return h, err
 }
 
-func (a *reassembler) readPayload(h header, payload []byte) error {
-	if _, err := io.ReadFull(a.r, payload); err != nil {
+// readPayload fills p, all of the payload of h, and checks it.
+func (a *reassembler) readPayload(h header, p []byte) error {
+	crc, err := a.fill(crc32.Update(0, castagnoli, a.head[:headerBytes-4]), p)
+	if err != nil {
 		return err
 	}
-	crc := crc32.Update(0, castagnoli, a.head[:headerBytes-4])
-	if crc = crc32.Update(crc, castagnoli, payload); crc != h.crc {
-		return fmt.Errorf("%w: checksum of type %d is %08x, says %08x", ErrBadFrame, h.typ, crc, h.crc)
+	return checkCRC(h, crc)
+}
+
+// fill reads the next part of a payload and carries the checksum on.
+func (a *reassembler) fill(crc uint32, p []byte) (uint32, error) {
+	_, err := io.ReadFull(a.r, p)
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
 	}
-	return nil
+	return crc32.Update(crc, castagnoli, p), err
+}
+
+func checkCRC(h header, crc uint32) error {
+	if crc == h.crc {
+		return nil
+	}
+	return fmt.Errorf("%w: checksum of type %d is %08x, says %08x", ErrBadFrame, h.typ, crc, h.crc)
 }
 
 // fragment takes one fragment in; done says that it was the last of its message.
 func (a *reassembler) fragment(h header) (payload []byte, done bool, err error) {
-	if a.scratch == nil {
-		a.scratch = make([]byte, maxFrameBytes)
-	}
-	body := a.scratch[:h.length]
-	if err := a.readPayload(h, body); err != nil {
-		return nil, false, err
-	}
 	key := partKey{h.typ, h.id}
 	p := a.parts[key]
 	if h.flags&flagFirst != 0 {
-		if p != nil || len(body) < 4 {
-			return nil, false, fmt.Errorf("%w: bad first fragment", ErrBadFrame)
+		if p != nil {
+			return nil, false, fmt.Errorf("%w: a second first fragment", ErrBadFrame)
 		}
-		total := int(binary.LittleEndian.Uint32(body))
-		if total > a.maxMessage || a.partBytes+total > a.maxParts {
-			return nil, false, fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, total, a.maxMessage)
+		if err := a.first(h, key); err != nil {
+			return nil, false, err
 		}
-		body = body[4:]
-		p = &part{total: total, group: h.group, buf: make([]byte, 0, min(total, 1<<20))}
-		a.parts[key] = p
-		a.partBytes += total
+		return nil, false, nil
 	}
-	if p == nil || p.group != h.group || len(p.buf)+len(body) > p.total {
+	if p == nil || p.group != h.group || len(p.buf)+int(h.length) > p.total {
 		return nil, false, fmt.Errorf("%w: fragment does not fit its message", ErrBadFrame)
 	}
-	p.buf = append(p.buf, body...)
+	if err := a.readPayload(h, p.room(int(h.length))); err != nil {
+		return nil, false, err
+	}
 	if h.flags&flagMore != 0 {
 		return nil, false, nil
 	}
@@ -209,4 +213,45 @@ func (a *reassembler) fragment(h header) (payload []byte, done bool, err error) 
 	delete(a.parts, key)
 	a.partBytes -= p.total
 	return p.buf, true, nil
+}
+
+// first begins a message of several fragments.
+func (a *reassembler) first(h header, key partKey) error {
+	if h.length < 4 {
+		return fmt.Errorf("%w: a first fragment without a length", ErrBadFrame)
+	}
+	var size [4]byte
+	crc, err := a.fill(crc32.Update(0, castagnoli, a.head[:headerBytes-4]), size[:])
+	if err != nil {
+		return err
+	}
+	p := &part{group: h.group, total: int(binary.LittleEndian.Uint32(size[:]))}
+	if p.total > a.maxMessage || a.partBytes+p.total > a.maxParts {
+		return fmt.Errorf("%w: %d bytes, the limit is %d", ErrTooLarge, p.total, a.maxMessage)
+	}
+	n := int(h.length) - 4
+	if p.total < n {
+		return fmt.Errorf("%w: fragment does not fit its message", ErrBadFrame)
+	}
+	if crc, err = a.fill(crc, p.room(n)); err != nil {
+		return err
+	}
+	a.parts[key] = p
+	a.partBytes += p.total
+	return checkCRC(h, crc)
+}
+
+// roomBytes is how much is allocated for a message on its promise alone; beyond, the buffer grows with what comes.
+const roomBytes = 4 << 20
+
+// room lengthens the message by n bytes and returns them.
+func (p *part) room(n int) []byte {
+	from := len(p.buf)
+	if from+n > cap(p.buf) {
+		grown := make([]byte, from, min(p.total, max(4*cap(p.buf), roomBytes)))
+		copy(grown, p.buf)
+		p.buf = grown
+	}
+	p.buf = p.buf[:from+n]
+	return p.buf[from:]
 }

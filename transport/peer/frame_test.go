@@ -75,6 +75,30 @@ func TestOutboxOrder(t *testing.T) {
 	}
 }
 
+// No more than activeMax large messages are under way at once; small ones pass those that wait, and one that is given
+// up before its turn is never sent.
+func TestOutboxActive(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(8, 8<<20)
+	var all []*message
+	for id := range uint64(activeMax + 2) {
+		m := &message{typ: typeAppendEntries, id: id, payload: make([]byte, 2*fragmentBytes)}
+		all = append(all, m)
+		if err := o.push(m, lane{group: uint32(id)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := o.push(&message{typ: typeAppendEntries, id: 99, payload: []byte("x")}, lane{group: 99}); err != nil {
+		t.Fatal(err)
+	}
+	if !all[activeMax].cancel() {
+		t.Error("a message that waits for its turn could not be taken back")
+	}
+	if got, want := order(t, frames(o)), "0 1 2 3 99 0 1 2 3 5 5 "; got != want || o.active != 0 {
+		t.Errorf("order %q, want %q; %d active", got, want, o.active)
+	}
+}
+
 // A queue has a limit, others are not touched by it; a message taken back is not sent.
 func TestOutboxLimits(t *testing.T) {
 	t.Parallel()

@@ -112,6 +112,7 @@ func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 func (g *groupTransport) AppendEntries(
 	_ raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
+	cutEntries(args, g.m.c.AppendBytes)
 	return g.request(target, typeAppendEntries, g.laneOf(args), appendSize(args),
 		func(b []byte) []byte { return encodeAppendEntries(b, args) }, resp)
 }

@@ -232,12 +232,12 @@ func TestSlowGroup(t *testing.T) {
 			t.Errorf("the other group: %v after %v", err, time.Since(start))
 		}
 		wg.Wait()
-		// Eight wait in the queue, one in the feeder's hand.
-		if results["busy"] != 11 || results["deadline"] != 9 {
+		// Eight wait in the queue and one in the feeder's hand, if it came in time.
+		if late := results["deadline"]; late < 8 || late > 9 || results["busy"] != 20-late {
 			t.Errorf("results %v", results)
 		}
 		time.Sleep(time.Second)
-		if s := b.m.Stats(); s.Expired != 9 || s.Inbound != 0 || s.Busy != 11 {
+		if s := b.m.Stats(); s.Expired != uint64(results["deadline"]) || s.Inbound != 0 {
 			t.Errorf("stats %+v", s)
 		}
 		defer serve(slow, ok)()
@@ -265,11 +265,11 @@ func TestVotesOvertakeBulk(t *testing.T) {
 		start := time.Now()
 		g := a.m.Group(1)
 		wg.Go(func() {
-			if err := g.AppendEntries("", "b", entries(1, 32<<20), new(raft.AppendEntriesResponse)); err != nil {
+			if err := g.AppendEntries("", "b", entries(1, 8<<20), new(raft.AppendEntriesResponse)); err != nil {
 				t.Error(err)
 			}
-			if took := time.Since(start); took < 3*time.Second {
-				t.Errorf("32 MiB took only %v; the test proves nothing", took)
+			if took := time.Since(start); took < time.Second {
+				t.Errorf("8 MiB took only %v; the test proves nothing", took)
 			}
 		})
 		time.Sleep(500 * time.Millisecond)

@@ -239,6 +239,7 @@ func TestGarbageEndsItsConnection(t *testing.T) {
 			_, _ = nc.Write(appendFrame(nil, header{typ: typeHello}, nil, encodeHello(hello{min: 1, max: 1, kind: kindPeer, self: self})))
 			_, _ = nc.Write(frame)
 			ended(name, nc)
+			synctest.Wait()
 			if got := b.m.Stats().BadFrames - before; got != 1 {
 				t.Errorf("%s: %d bad frames counted", name, got)
 			}

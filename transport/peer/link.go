@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -24,6 +25,7 @@ type link struct {
 	changed  chan struct{} // guarded by mu; closed when a dial ends or active is set
 	failures int           // guarded by mu; dials in a row
 	retryAt  time.Time     // guarded by mu; not dialled before
+	flaps    int           // guarded by mu; connections in a row that broke soon
 	lastErr  error         // guarded by mu; of the last dial
 	boot     string        // guarded by mu; the newest boot seen
 	gone     string        // guarded by mu; the last boot reported as gone
@@ -37,6 +39,9 @@ func newLink(m *Mux, node string) *link {
 // the last failed dial is too recent.
 func (l *link) get(ctx context.Context) (*conn, error) {
 	for {
+		if l.m.context().Err() != nil {
+			return nil, ErrClosed
+		}
 		l.mu.Lock()
 		if c := l.active; c != nil {
 			l.mu.Unlock()
@@ -77,7 +82,6 @@ func (l *link) dialOnce() {
 
 // ended notes the end of a dial, or of a row of them.
 func (l *link) ended(err error) {
-	c := &l.m.c
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.dialling = false
@@ -85,11 +89,17 @@ func (l *link) ended(err error) {
 	if err == nil || l.active != nil {
 		l.failures = 0
 	} else {
-		wait := min(c.BackoffMin<<min(l.failures, 20), c.BackoffMax)
-		l.failures++
-		l.retryAt = c.Now().Add(wait - time.Duration(rand.Int64N(int64(wait)/4+1)))
+		l.pause()
 	}
 	l.notify()
+}
+
+// pause sets the instant of the next dial after a failure; l.mu is held.
+func (l *link) pause() {
+	c := &l.m.c
+	wait := min(c.BackoffMin<<min(l.failures, 20), c.BackoffMax)
+	l.failures++
+	l.retryAt = c.Now().Add(wait - time.Duration(rand.Int64N(int64(wait)/4+1)))
 }
 
 // dial opens a connection and adds it.
@@ -103,12 +113,8 @@ func (l *link) dial() error {
 		m.log.Debug("dial peer", "node", l.node, "error", err)
 		return err
 	}
-	c, err := m.open(nc, br, l, own, remote, true)
-	if err != nil {
-		return err
-	}
-	l.add(c)
-	return nil
+	_, err = m.open(nc, br, l, own, remote, true)
+	return err
 }
 
 // add takes a new connection in and picks the one to use. Both ends pick the same: a newer boot over an older, then
@@ -138,15 +144,6 @@ func (l *link) add(c *conn) {
 	}
 	if lost != "" {
 		l.report(lost, true)
-	}
-	// The connection may have ended before it was added.
-	c.mu.Lock()
-	closed, draining := c.closed, c.draining
-	c.mu.Unlock()
-	if closed {
-		l.remove(c, draining)
-	} else if draining {
-		l.demote(c)
 	}
 }
 
@@ -186,6 +183,14 @@ func (l *link) remove(c *conn, drained bool) {
 	if drained || l.dialling {
 		return
 	}
+	if l.m.c.Now().Sub(c.since) >= l.m.c.BackoffMax {
+		l.flaps = 0
+	} else if l.flaps++; l.flaps > flapsMax {
+		l.lastErr = fmt.Errorf("%d connections in a row broke at once: %w", l.flaps, ErrConnLost)
+		l.failures = max(l.failures, l.flaps-1)
+		l.pause()
+		return
+	}
 	boot := c.remote.boot
 	l.dialling = l.m.spawn(func() { l.redial(boot) })
 }
@@ -193,7 +198,7 @@ func (l *link) remove(c *conn, drained bool) {
 // redial dials a node whose connection has broken, and reports it if that fails.
 func (l *link) redial(boot string) {
 	start := l.m.c.Now()
-	refused := 0
+	refused := false
 	var err error
 	for _, at := range redials {
 		if !sleep(l.m.context(), at-l.m.c.Now().Sub(start)) {
@@ -207,16 +212,16 @@ func (l *link) redial(boot string) {
 			l.m.stats.reconnects.Add(1)
 			break
 		}
-		if !errors.Is(err, syscall.ECONNREFUSED) {
+		refused = errors.Is(err, syscall.ECONNREFUSED)
+		if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) {
 			break
 		}
-		refused++
 	}
 	l.ended(err)
 	if l.m.context().Err() != nil || l.connected() {
 		return
 	}
-	l.lost(boot, refused == len(redials))
+	l.lost(boot, refused)
 }
 
 // lost reports a loss, once per boot if the boot is known to be gone.

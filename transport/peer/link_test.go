@@ -86,6 +86,15 @@ func TestHungPeer(t *testing.T) {
 		if !errors.Is(err, errSilent) || !errors.Is(err, ErrConnLost) || took < 3*time.Second || took > 4*time.Second {
 			t.Errorf("call without a deadline: %v after %v", err, took)
 		}
+		// A writer that waits for the suspended peer does not hold up the end.
+		d := newHost(t, n, "d", nil).run(n)
+		go func() { _, _ = d.m.Call(t.Context(), "b", methodEcho, 0, make([]byte, 4<<20)) }()
+		synctest.Wait()
+		start = time.Now()
+		d.stop()
+		if took := time.Since(start); took > 0 {
+			t.Errorf("stopping took %v", took)
+		}
 		time.Sleep(5 * time.Second)
 		n.Thaw("b")
 		time.Sleep(2 * time.Second)
@@ -165,12 +174,13 @@ func TestPeerReconnects(t *testing.T) {
 			synctest.Wait()
 			echo(t, a, "b")
 			echo(t, b, "a")
+			time.Sleep(2 * time.Second)
 		}
-		time.Sleep(time.Second)
 		if got := lost.all(); got != "[]" {
 			t.Errorf("reported %s", got)
 		}
-		if s := a.m.Stats(); s.Lost != 5 || n.Conns("a") != 1 {
+		// A loss that the other end noticed first shows as a replacement.
+		if s := a.m.Stats(); s.Lost == 0 || s.Lost > 5 || n.Conns("a") != 1 {
 			t.Errorf("stats %+v, %d connections", s, n.Conns("a"))
 		}
 	})
@@ -247,6 +257,37 @@ func TestBackoff(t *testing.T) {
 		defer b.stop()
 		echo(t, b, "a")
 		echo(t, a, "b")
+	})
+}
+
+// A node that accepts and hangs up at once is not dialled in a tight loop.
+func TestFlapping(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := peertest.New()
+		a := newHost(t, n, "a", nil).run(n)
+		defer a.stop()
+		ln, err := n.Listen("b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = ln.Close() }()
+		b := newHost(t, n, "b", nil)
+		go func() {
+			for {
+				nc, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				_, _, _ = b.m.receive(nc)
+				_ = nc.Close()
+			}
+		}()
+		for start := time.Now(); time.Since(start) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
+			_, _ = a.m.Call(t.Context(), "b", methodEcho, 0, nil)
+		}
+		if got := n.Dials(); got > 30 {
+			t.Errorf("%d dials in 10 s", got)
+		}
 	})
 }
 

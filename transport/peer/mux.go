@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -52,7 +54,8 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 	if err := m.c.Validate(); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	// Connections end after the listener, so that a peer that sees the loss and dials is refused, not left hanging.
+	inner, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer cancel(ErrClosed)
 	m.mu.Lock()
 	if m.started {
@@ -60,16 +63,20 @@ func (m *Mux) Run(ctx context.Context, ln net.Listener) error {
 		return fmt.Errorf("run peer mux a second time: %w", ErrClosed)
 	}
 	m.started, m.running = true, true
-	m.base.Store(&ctx)
+	m.base.Store(&inner)
 	m.mu.Unlock()
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
 	err := m.accept(ctx, ln)
+	_ = ln.Close()
 	m.mu.Lock()
 	m.running = false
+	conns := slices.Collect(maps.Keys(m.conns))
 	m.mu.Unlock()
 	cancel(ErrClosed)
-	_ = ln.Close()
+	for _, c := range conns {
+		c.close(ErrClosed) // a writer may be waiting for a peer that does not read
+	}
 	m.wg.Wait()
 	return err
 }
@@ -127,7 +134,7 @@ func (m *Mux) accept(ctx context.Context, ln net.Listener) error {
 			continue
 		}
 		m.stats.accepted.Add(1)
-		if !m.spawn(func() { m.welcome(ctx, nc) }) {
+		if !m.spawn(func() { m.welcome(m.context(), nc) }) {
 			_ = nc.Close()
 		}
 	}
@@ -153,11 +160,7 @@ func (m *Mux) welcome(ctx context.Context, nc net.Conn) {
 	case kindOnce:
 		_, err = m.open(nc, br, nil, own, h.self, false)
 	default:
-		l := m.linkTo(h.self.node)
-		var c *conn
-		if c, err = m.open(nc, br, l, own, h.self, false); err == nil {
-			l.add(c)
-		}
+		_, err = m.open(nc, br, m.linkTo(h.self.node), own, h.self, false)
 	}
 	if err != nil {
 		_ = nc.Close()

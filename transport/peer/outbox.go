@@ -63,6 +63,7 @@ type outbox struct {
 	queues map[lane]*laneQueue // guarded by mu; only those with something in them
 	head   *laneQueue          // guarded by mu; the ring as a list
 	tail   *laneQueue          // guarded by mu
+	active int                 // guarded by mu; messages of which some fragments are sent, not all
 	count  int                 // guarded by mu; messages
 	bytes  int                 // guarded by mu
 }
@@ -174,6 +175,11 @@ func (o *outbox) take() (m *message, from, to int) {
 	for o.head != nil {
 		q := o.unlinkHead()
 		m := q.messages[0]
+		large := len(m.payload) > fragmentBytes
+		if m.off == 0 && large && o.active >= activeMax && m.state.Load() == messageQueued {
+			o.link(q) // not its turn yet; those that are under way are in the ring too
+			continue
+		}
 		if m.off == 0 && !m.state.CompareAndSwap(messageQueued, messageStarted) {
 			o.finishHead(q)
 			continue
@@ -181,11 +187,17 @@ func (o *outbox) take() (m *message, from, to int) {
 		from = m.off
 		to = min(from+fragmentBytes, len(m.payload))
 		m.off = to
-		if to == len(m.payload) {
-			o.finishHead(q)
-		} else {
-			o.link(q)
+		if large && from == 0 {
+			o.active++
 		}
+		if to < len(m.payload) {
+			o.link(q)
+			return m, from, to
+		}
+		if large {
+			o.active--
+		}
+		o.finishHead(q)
 		return m, from, to
 	}
 	return nil, 0, 0
@@ -222,7 +234,7 @@ func (o *outbox) close() {
 }
 
 // pooledBytes is the largest buffer that is kept for the next message.
-const pooledBytes = 64 << 10
+const pooledBytes = 2 << 20
 
 var payloads = sync.Pool{New: func() any { b := make([]byte, 0, 512); return &b }}
 

@@ -47,6 +47,7 @@ func (p *pipeline) AppendEntries(
 	if p.ctx.Err() != nil {
 		return nil, raft.ErrPipelineShutdown
 	}
+	cutEntries(args, p.g.m.c.AppendBytes)
 	size := appendSize(args)
 	ctx, cancel := context.WithTimeout(p.ctx, p.g.timeoutOf(size))
 	payload := encodeAppendEntries(p.g.m.appendTimeout(newPayload(size+4), ctx), args)

@@ -176,6 +176,7 @@ func TestHandlerLimits(t *testing.T) {
 		if busy(1) || busy(3) {
 			t.Error("all handlers are free")
 		}
+		synctest.Wait()
 		if s := b.m.Stats(); s.Busy != 2 || s.Handlers != 0 || len(b.m.gate.groups) != 0 {
 			t.Errorf("stats %+v", s)
 		}

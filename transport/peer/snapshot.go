@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -27,10 +28,11 @@ func (g *groupTransport) sendSnapshot(
 	defer context.AfterFunc(m.context(), func() { cancel(ErrClosed) })()
 	select {
 	case m.sends <- struct{}{}:
-		defer func() { <-m.sends }()
 	case <-ctx.Done():
 		return &CallError{Node: node, Err: context.Cause(ctx)}
 	}
+	release := sync.OnceFunc(func() { <-m.sends })
+	defer release()
 	dctx, done := context.WithTimeout(ctx, m.c.DialTimeout)
 	defer done()
 	nc, br, _, err := m.dial(dctx, kindSnapshot, node, "")
@@ -41,6 +43,7 @@ func (g *groupTransport) sendSnapshot(
 	defer guard(ctx, nc)()
 	s := &snapshotSender{m: m, nc: nc, in: reassemblerOf(br, m.c.MaxMessage), group: g.id}
 	err = s.stream(ctx, args, data)
+	release() // the follower may restore for long
 	if errors.Is(err, errSource) {
 		return &CallError{Node: node, Sent: true, Err: err}
 	}
@@ -81,6 +84,9 @@ func (s *snapshotSender) stream(ctx context.Context, args *raft.InstallSnapshotR
 	frame := make([]byte, 0, headerBytes+len(chunk))
 	for left := args.Size; left > 0; {
 		n, err := io.ReadFull(data, chunk[:min(left, int64(len(chunk)))])
+		if err == io.EOF {
+			err = io.ErrUnexpectedEOF
+		}
 		if err != nil {
 			return fmt.Errorf("%w: %w with %d of %d bytes left", errSource, err, left-int64(n), args.Size)
 		}

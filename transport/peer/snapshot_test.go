@@ -98,8 +98,9 @@ func TestSnapshotsShareTheRate(t *testing.T) {
 			if err := g.AppendEntries("", "b", heartbeat(1), new(raft.AppendEntriesResponse)); err != nil || time.Since(at) > 0 {
 				t.Fatalf("heartbeat: %v after %v", err, time.Since(at))
 			}
-			if c := n.Conns("a"); c > 3 {
-				t.Fatalf("%d connections, want the shared one and two for snapshots", c)
+			// The shared one, two that send, and such as wait for their answer.
+			if c := n.Conns("a"); c > 5 {
+				t.Fatalf("%d connections", c)
 			}
 			time.Sleep(100 * time.Millisecond)
 		}
@@ -130,9 +131,9 @@ func TestSnapshotFailures(t *testing.T) {
 		{"the file is short", bytes.NewReader(pattern(size / 2)), true, nil, io.ErrUnexpectedEOF, 10 * time.Second},
 		{"the follower's raft stands still", nil, false, nil, errStalled, 15 * time.Second},
 		{"the follower is suspended", nil, true, func(s scene) { s.n.Freeze("b") }, errStalled, 15 * time.Second},
-		{"the follower dies", nil, true, func(s scene) { s.n.Kill("b") }, nil, time.Second},
-		{"the group is closed here", nil, true, func(s scene) { _ = s.g.Close() }, raft.ErrTransportShutdown, time.Second},
-		{"the mux stops here", nil, true, func(s scene) { s.a.cancel() }, ErrClosed, time.Second},
+		{"the follower dies", nil, true, func(s scene) { s.n.Kill("b") }, nil, 2 * time.Second},
+		{"the group is closed here", nil, true, func(s scene) { _ = s.g.Close() }, raft.ErrTransportShutdown, 2 * time.Second},
+		{"the mux stops here", nil, true, func(s scene) { s.a.cancel() }, ErrClosed, 2 * time.Second},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			s := scene{n: peertest.New()}

@@ -1,6 +1,10 @@
 package peer
 
-import "sync/atomic"
+import (
+	"maps"
+	"slices"
+	"sync/atomic"
+)
 
 // Stats are a mux's counters since it was made, and its gauges now.
 type Stats struct {
@@ -49,14 +53,8 @@ func (m *Mux) Stats() Stats {
 	}
 	s.Handlers = m.gate.running()
 	m.mu.Lock()
-	conns := make([]*conn, 0, len(m.conns))
-	for c := range m.conns {
-		conns = append(conns, c)
-	}
-	groups := make([]*groupTransport, 0, len(m.groups))
-	for _, g := range m.groups {
-		groups = append(groups, g)
-	}
+	conns := slices.Collect(maps.Keys(m.conns))
+	groups := slices.Collect(maps.Values(m.groups))
 	m.mu.Unlock()
 	s.Connections = len(conns)
 	for _, c := range conns {

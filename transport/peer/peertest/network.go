@@ -25,6 +25,7 @@ type Network struct {
 	listeners map[string]*listener        // guarded by mu
 	cut       map[[2]string]bool          // guarded by mu; by ordered pair
 	frozen    map[string]bool             // guarded by mu
+	dead      map[string]bool             // guarded by mu; killed and not listening again
 	silent    map[string]bool             // guarded by mu; dials to it get no answer
 	delay     map[[2]string]time.Duration // guarded by mu; one way
 	conns     map[*Conn]struct{}          // guarded by mu
@@ -35,7 +36,7 @@ type Network struct {
 func New() *Network {
 	n := &Network{
 		listeners: map[string]*listener{}, cut: map[[2]string]bool{}, frozen: map[string]bool{},
-		silent: map[string]bool{}, delay: map[[2]string]time.Duration{}, conns: map[*Conn]struct{}{},
+		dead: map[string]bool{}, silent: map[string]bool{}, delay: map[[2]string]time.Duration{}, conns: map[*Conn]struct{}{},
 	}
 	n.cond = sync.NewCond(&n.mu)
 	return n
@@ -56,6 +57,7 @@ func (n *Network) Listen(addr string) (net.Listener, error) {
 	if n.listeners[addr] != nil {
 		return nil, &net.OpError{Op: "listen", Net: "mem", Addr: address(addr), Err: syscall.EADDRINUSE}
 	}
+	delete(n.dead, addr)
 	l := &listener{n: n, addr: addr}
 	n.listeners[addr] = l
 	return l, nil
@@ -82,6 +84,9 @@ func (n *Network) dial(ctx context.Context, from, to string) (net.Conn, error) {
 	defer stop()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.dead[from] {
+		return nil, fail(syscall.ENETDOWN)
+	}
 	n.dials++
 	trip := 2 * n.delay[pair(from, to)]
 	if trip > 0 {
@@ -179,9 +184,11 @@ func (n *Network) Break(a, b string) {
 	})
 }
 
-// Kill ends a host like a process that dies: its listener is gone, its connections are reset.
+// Kill ends a host like a process that dies: its listener is gone, its connections are reset, and it cannot dial until
+// it listens again.
 func (n *Network) Kill(host string) {
 	n.change(func() {
+		n.dead[host] = true
 		if l := n.listeners[host]; l != nil {
 			l.closed = true
 			delete(n.listeners, host)
