@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
 )
 
 // Stores are what a replica keeps on disk.
@@ -63,7 +64,7 @@ func openStores(c Config, logger hclog.Logger) (*Stores, error) {
 }
 
 // openBolt opens the log and reads its ends. bbolt panics on some damage and faults on a shortened file; both become an
-// error here. Damage in the middle of the file shows only later, by the checksum of each entry.
+// error here. Damage inside an entry shows only later, by the checksum of each entry.
 func openBolt(path string) (store *raftboltdb.BoltStore, err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
@@ -71,6 +72,9 @@ func openBolt(path string) (store *raftboltdb.BoltStore, err error) {
 			store, err = nil, &DamagedError{path, fmt.Errorf("panic: %v", p)}
 		}
 	}()
+	if err := walkBolt(path); err != nil {
+		return nil, openError(path, err)
+	}
 	store, err = raftboltdb.New(raftboltdb.Options{
 		Path: path,
 		BoltOptions: &bbolt.Options{
@@ -79,18 +83,44 @@ func openBolt(path string) (store *raftboltdb.BoltStore, err error) {
 			NoFreelistSync: true, FreelistType: bbolt.FreelistMapType,
 		},
 	})
-	switch {
-	case errors.Is(err, os.ErrPermission) || errors.Is(err, os.ErrNotExist):
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	case err != nil && err.Error() == "timeout":
-		return nil, fmt.Errorf("open %s: another process has it open: %w", path, err)
-	case err != nil:
-		return nil, &DamagedError{path, err}
+	if err != nil {
+		return nil, openError(path, err)
 	}
 	if err := readEnds(store); err != nil {
 		return nil, errors.Join(&DamagedError{path, err}, store.Close())
 	}
 	return store, nil
+}
+
+// openError tells a file that is damaged from one that cannot be opened now.
+func openError(path string, err error) error {
+	var system *os.PathError
+	switch {
+	case errors.Is(err, bolterrors.ErrTimeout):
+		return fmt.Errorf("open %s: it is open already, here or in another process: %w", path, err)
+	case errors.As(err, &system):
+		return fmt.Errorf("open the log: %w", err)
+	}
+	return &DamagedError{path, err}
+}
+
+// walkBolt visits all keys of the file, if there is one. bbolt, opened for writing, visits all pages in a goroutine of its
+// own, where a damaged one would end the process; here it is a panic or a fault of this goroutine.
+func walkBolt(path string) (err error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, os.ErrNotExist) || err == nil && info.Size() == 0 {
+		return nil
+	}
+	db, err := bbolt.Open(path, 0o600, &bbolt.Options{ReadOnly: true, Timeout: boltWait})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	return db.View(func(tx *bbolt.Tx) error {
+		return tx.ForEach(func(_ []byte, b *bbolt.Bucket) error {
+			return b.ForEach(func(_, _ []byte) error { return nil })
+		})
+	})
 }
 
 func readEnds(store raft.LogStore) error {

@@ -1,0 +1,339 @@
+package shard
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/shard/executor"
+	"github.com/hashicorp/raft"
+)
+
+var errDiskFull = errors.New("no space left on device")
+
+// A write that fails, or does not end, ends the replica with an error that says so, not the process. The others go on, and the
+// replica comes back when its disk does.
+func TestDiskFails(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		// hurt hurts the leader's or a follower's disk and returns how it heals.
+		hurt   func(*node) (heal func())
+		leader bool
+		want   error
+	}{
+		{"the leader's log fails", failLog, true, errDiskFull},
+		{"a follower's log fails", failLog, false, errDiskFull},
+		{"a follower's term cannot be written", failTerm, false, errDiskFull},
+		{"the leader's log hangs", func(n *node) func() { return n.log.stall() }, true, ErrWriteTimeout},
+		{"a follower's log hangs", func(n *node) func() { return n.log.stall() }, false, ErrWriteTimeout},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			inBubble(t, 3, func(t *testing.T, cl *cluster) {
+				leader := cl.leader()
+				cl.propose(after("a", time.Hour))
+				victim := leader
+				if !c.leader {
+					victim = cl.nodes[0]
+					if victim == leader {
+						victim = cl.nodes[1]
+					}
+				}
+				heal := c.hurt(victim)
+				start := time.Now()
+				cl.propose(after("b", time.Hour))
+				if !c.leader {
+					// The next leader makes the victim write its term.
+					leader.stop()
+					leader.restart()
+				}
+				time.Sleep(12 * time.Second)
+				heal()
+				victim.wg.Wait()
+				var disk *DiskError
+				if !errors.As(victim.err, &disk) || !errors.Is(victim.err, c.want) {
+					t.Fatalf("Run returned %v after %v", victim.err, time.Since(start))
+				}
+				if victim.shard.Status().Disk.Broken == nil {
+					t.Error("the status does not say so")
+				}
+				victim.restart()
+				cl.propose(after("c", time.Hour))
+				cl.inStep()
+				if s := cl.leader().shard.Status(); s.Pending != 3 || s.Disk.Appends.Count == 0 {
+					t.Errorf("%d timers are left, %d writes timed", s.Pending, s.Disk.Appends.Count)
+				}
+			}, func(c *cluster) {
+				c.config = func(c *Config) { c.WriteTimeout, c.StopTimeout = 5*time.Second, 20*time.Second }
+			})
+		})
+	}
+}
+
+func failLog(n *node) func() {
+	n.log.fault.Store(&errDiskFull)
+	return func() { n.log.fault.Store(nil) }
+}
+
+func failTerm(n *node) func() {
+	n.stable.fault.Store(&errDiskFull)
+	return func() { n.stable.fault.Store(nil) }
+}
+
+// A write that never ends does not keep Run: it returns, and says that the log is not closed.
+func TestStopWithHungDisk(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(t *testing.T, c *cluster) {
+		leader := c.leader()
+		release := leader.log.stall()
+		go func() { _, _ = leader.shard.Propose(context.Background(), []*raftfsm.Command{after("a", time.Hour)}) }()
+		time.Sleep(time.Second)
+		start := time.Now()
+		err := leader.stop()
+		if took := time.Since(start); !errors.Is(err, ErrSlowStop) || took > 5*time.Second {
+			t.Errorf("Run returned %v after %v", err, took)
+		}
+		release()
+	}, func(c *cluster) { c.config = func(c *Config) { c.StopTimeout = time.Second } })
+}
+
+// Snapshots are taken when the log has grown, in turn, and cut the log; a replica that was away is sent one.
+func TestSnapshots(t *testing.T) {
+	t.Parallel()
+	gate := NewGate(1)
+	inBubble(t, 3, func(t *testing.T, c *cluster) {
+		leader := c.leader()
+		away := c.nodes[0]
+		if away == leader {
+			away = c.nodes[1]
+		}
+		c.cut(away)
+		for i := range 3000 {
+			c.propose(schedule(fmt.Sprint(i), time.Now().Add(time.Hour)))
+		}
+		time.Sleep(10 * time.Second)
+		s := leader.shard.Status().Snapshot
+		first, err := leader.log.FirstIndex()
+		if err != nil || s.Index < 2000 || s.Bytes == 0 || s.At.IsZero() || first < 1000 || first > s.Index+1 {
+			t.Errorf("snapshot %+v, the log begins at %d, %v", s, first, err)
+		}
+		c.heal()
+		c.inStep()
+		if n := away.shard.Status().Snapshot.Restored; n == 0 {
+			t.Error("the replica that was away restored no snapshot")
+		}
+		for _, n := range c.nodes {
+			n.stop()
+			n.restart()
+		}
+		c.inStep()
+		if n := c.leader().shard.Status().Pending; n != 3000 {
+			t.Errorf("%d timers after the restart", n)
+		}
+	}, func(c *cluster) {
+		c.config = func(c *Config) { c.SnapshotBytes, c.TrailingLogs = 64<<10, MinTrailingLogs }
+		c.deps = func(d *Deps) { d.SnapshotGate = gate }
+	})
+}
+
+// The gate is shared: while another shard snapshots, this one waits; and it waits while leadership is being handed over.
+func TestSnapshotWaits(t *testing.T) {
+	t.Parallel()
+	gates := map[string]*Gate{}
+	inBubble(t, 1, func(t *testing.T, c *cluster) {
+		s := c.leader().shard
+		if err := s.d.SnapshotGate.Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i := range 20 {
+			c.propose(after(fmt.Sprint(i), time.Hour))
+		}
+		time.Sleep(time.Minute)
+		if at := s.Status().Snapshot.At; !at.IsZero() {
+			t.Error("it did not wait for the gate")
+		}
+		s.steward.transferring.Store(true)
+		s.d.SnapshotGate.Release()
+		time.Sleep(time.Minute)
+		if at := s.Status().Snapshot.At; !at.IsZero() {
+			t.Error("it did not wait for the transfer")
+		}
+		s.steward.transferring.Store(false)
+		time.Sleep(time.Minute)
+		if at := s.Status().Snapshot.At; at.IsZero() {
+			t.Error("it was never taken")
+		}
+	}, func(c *cluster) {
+		c.config = func(c *Config) { c.SnapshotEntries = 10 }
+		c.deps = func(d *Deps) { gates["n1"] = NewGate(1); d.SnapshotGate = gates["n1"] }
+	})
+}
+
+// The head of the log is cut in chunks, the tail at once.
+func TestDeleteInChunks(t *testing.T) {
+	t.Parallel()
+	store := raft.NewInmemStore()
+	d := newDisk(&Stores{Log: store, Stable: store}, time.Second, time.Now, func(error) {})
+	var entries []*raft.Log
+	for i := range uint64(3000) {
+		entries = append(entries, &raft.Log{Index: i + 1})
+	}
+	if err := d.StoreLogs(entries); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.DeleteRange(1, 2000); err != nil {
+		t.Fatal(err)
+	}
+	first, _ := store.FirstIndex()
+	if n := d.stats().Deletes.Count; first != 2001 || n != 4 {
+		t.Errorf("the log begins at %d after %d cuts", first, n)
+	}
+	if err := d.DeleteRange(2101, 3000); err != nil {
+		t.Fatal(err)
+	}
+	last, _ := store.LastIndex()
+	if n := d.stats().Deletes.Count; last != 2100 || n != 5 {
+		t.Errorf("the log ends at %d after %d cuts", last, n)
+	}
+}
+
+// Real files: what was acknowledged is there after all three were stopped and opened again, and is fired by a real clock.
+func TestBoltFiles(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	c := newCluster(t, 3, func(c *cluster) {
+		c.config = func(c *Config) {
+			c.Dir = filepath.Join(dir, c.Node)
+			c.HeartbeatTimeout, c.ElectionTimeout, c.LeaseTimeout = 300*time.Millisecond, 300*time.Millisecond, 250*time.Millisecond
+		}
+		c.deps = func(d *Deps) { d.Stores = nil }
+	})
+	c.start()
+	for i := range 20 {
+		c.propose(after(fmt.Sprint(i), time.Hour))
+	}
+	c.propose(after("soon", 1500*time.Millisecond))
+	for _, n := range c.nodes {
+		if err := n.stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range c.nodes {
+		n.open()
+		if has, err := n.shard.HasState(); !has || err != nil {
+			t.Fatalf("%s has state: %t, %v", n.id, has, err)
+		}
+		if err := n.shard.Bootstrap([]raft.Server{{ID: "n1", Address: "n1"}}); !errors.Is(err, raft.ErrCantBootstrap) {
+			t.Errorf("a replica with state was bootstrapped: %v", err)
+		}
+		n.run()
+	}
+	acked := make(chan raftfsm.Result, 1)
+	c.sink.ack = func(d executor.Delivery) { acked <- c.propose(completeOf(d))[0] }
+	if r := <-acked; r.Code != raftfsm.OK {
+		t.Errorf("ack: %+v", r)
+	}
+	c.inStep()
+	if n := c.leader().shard.Status().Pending; n != 20 {
+		t.Errorf("%d timers", n)
+	}
+	second := DefaultConfig()
+	second.Node, second.Dir = "n1", filepath.Join(dir, "n1")
+	if _, err := Open(second, Deps{Transport: c.nodes[0].transport, Loop: c.nodes[0].loop, Deliverer: c.sink}); err == nil {
+		t.Error("the same files were opened twice")
+	} else {
+		t.Log(err)
+	}
+	c.stop()
+}
+
+// Damage that shows when the file is opened is an error with a name, not a panic.
+func TestDamagedFiles(t *testing.T) {
+	t.Parallel()
+	for name, hurt := range map[string]func(path string, size int64) error{
+		"cut short":    func(path string, size int64) error { return os.Truncate(path, size/2/4096*4096) },
+		"overwritten":  func(path string, size int64) error { return os.WriteFile(path, make([]byte, size), 0o600) },
+		"another file": func(path string, _ int64) error { return os.WriteFile(path, []byte("hello"), 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := filepath.Join(t.TempDir(), boltFile)
+			store, err := openBolt(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i := range uint64(200) {
+				if err := store.StoreLog(&raft.Log{Index: i + 1, Data: make([]byte, 4000)}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := store.Close(); err != nil {
+				t.Fatal(err)
+			}
+			info, err := os.Stat(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := hurt(path, info.Size()); err != nil {
+				t.Fatal(err)
+			}
+			var damaged *DamagedError
+			if store, err := openBolt(path); !errors.As(err, &damaged) {
+				t.Errorf("got %v, %v", store, err)
+			}
+		})
+	}
+}
+
+// The lease ends by the time of sending, by whichever clock has gone further; contacts of another term do not count.
+func TestLease(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		voters := []raft.Server{{ID: "n1"}, {ID: "n2"}, {ID: "n3"}, {ID: "n4", Suffrage: raft.Nonvoter}}
+		var wall time.Duration
+		l := newLease("n1", 400*time.Millisecond, func() time.Time {
+			now := time.Now()
+			return now.Add(wall).Add(-wall).Round(0).Add(wall)
+		}, func() []raft.Server { return voters })
+		check := func(term uint64, want bool) {
+			t.Helper()
+			if got := l.held(term); got != want {
+				t.Fatalf("held(%d) is %t, want %t", term, got, want)
+			}
+		}
+		l.enter(3)
+		check(3, false)
+		l.note("n4", 3, l.now())
+		check(3, false) // no voter
+		l.note("n2", 2, l.now())
+		check(3, false) // another term
+		sent := l.now()
+		time.Sleep(300 * time.Millisecond)
+		l.note("n2", 3, sent)
+		check(3, true)
+		check(4, false)
+		time.Sleep(100 * time.Millisecond)
+		check(3, false)
+		l.note("n3", 3, l.now())
+		check(3, true)
+		wall = time.Hour
+		check(3, false) // the machine was suspended, or its clock was set
+		l.note("n2", 5, l.now())
+		check(3, false)
+		check(5, true)
+		voters = voters[:1]
+		l.enter(5)
+		wall = 2 * time.Hour
+		check(5, true) // alone
+		voters = nil
+		l.enter(6)
+		check(6, false)
+	})
+}
