@@ -110,28 +110,37 @@ func (p *plan) even() {
 // for a replica that stands in the record, 0 for one that this plan has added, -1 if the record is restored.
 type move struct {
 	shard, cost int
-	from, to    string
+	// leads: the replica is the preferred leader.
+	leads    bool
+	from, to string
 }
 
-// moves finds the cheapest move between each pair of nodes; a replica that is not the preferred leader goes first.
-func (p *plan) moves() map[[2]string]move {
-	best, last := map[[2]string]move{}, map[[2]string]bool{}
+// moves finds the cheapest move between each pair of nodes, by their places in nodes; a replica that is not the preferred
+// leader goes first. A move that does not exist has shard -1.
+func (p *plan) moves() [][]move {
+	best := make([][]move, len(p.nodes))
+	for i := range best {
+		best[i] = slices.Repeat([]move{{shard: -1}}, len(p.nodes))
+	}
+	has, had := make([]bool, len(p.nodes)), make([]bool, len(p.nodes))
 	for shard, replicas := range p.shards {
-		for at, from := range replicas {
-			for _, to := range p.nodes {
-				if slices.Contains(replicas, to) {
+		for i, node := range p.nodes {
+			has[i], had[i] = slices.Contains(replicas, node), slices.Contains(p.record[shard], node)
+		}
+		for from, node := range p.nodes {
+			for to := range p.nodes {
+				if !has[from] || has[to] {
 					continue
 				}
-				m := move{shard, 0, from, to}
-				if slices.Contains(p.record[shard], from) {
+				m := move{shard: shard, leads: replicas[0] == node, from: node, to: p.nodes[to]}
+				if had[from] {
 					m.cost++
 				}
-				if slices.Contains(p.record[shard], to) {
+				if had[to] {
 					m.cost--
 				}
-				pair := [2]string{from, to}
-				if old, found := best[pair]; !found || m.cost < old.cost || m.cost == old.cost && last[pair] && at > 0 {
-					best[pair], last[pair] = m, at == 0
+				if old := &best[from][to]; old.shard < 0 || m.cost < old.cost || m.cost == old.cost && old.leads && !m.leads {
+					*old = m
 				}
 			}
 		}
@@ -149,8 +158,7 @@ func (p *plan) cheapest() (chain []move) {
 	if high-low <= 1 {
 		return nil
 	}
-	moves := p.moves()
-	cost, through := map[string]int{}, map[string]move{}
+	moves, cost, through := p.moves(), map[string]int{}, map[string]move{}
 	for _, node := range p.nodes {
 		cost[node] = len(p.shards) * len(p.nodes)
 		if p.count[node] == high {
@@ -160,20 +168,17 @@ func (p *plan) cheapest() (chain []move) {
 	// A chain has at most one move per node; the limit keeps a mistake here from looping.
 	for changed, round := true, 0; changed && round < len(p.nodes); round++ {
 		changed = false
-		for _, from := range p.nodes {
-			for _, to := range p.nodes {
-				if m, found := moves[[2]string{from, to}]; found && cost[from]+m.cost < cost[to] {
-					cost[to], through[to], changed = cost[from]+m.cost, m, true
+		for _, row := range moves {
+			for _, m := range row {
+				if m.shard >= 0 && cost[m.from]+m.cost < cost[m.to] {
+					cost[m.to], through[m.to], changed = cost[m.from]+m.cost, m, true
 				}
 			}
 		}
 	}
-	fewest := p.nodes[0]
-	for _, node := range p.nodes[1:] {
-		if cmp.Or(cmp.Compare(min(p.count[node], high-1), min(p.count[fewest], high-1)), cmp.Compare(cost[node], cost[fewest])) < 0 {
-			fewest = node
-		}
-	}
+	fewest := slices.MinFunc(p.nodes, func(a, b string) int {
+		return cmp.Or(cmp.Compare(min(p.count[a], high-1), min(p.count[b], high-1)), cmp.Compare(cost[a], cost[b]))
+	})
 	for at := fewest; p.count[at] < high && len(chain) < len(p.nodes); at = through[at].from {
 		chain = append(chain, through[at])
 	}

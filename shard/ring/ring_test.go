@@ -58,9 +58,9 @@ func check(t *testing.T, placed [][]string, nodes []string, replicas int) {
 func TestPlaceIsEven(t *testing.T) {
 	t.Parallel()
 	for _, format := range []string{"n%d", "node-%d", "%036d"} {
-		for nodes := 1; nodes <= 20; nodes++ {
-			for _, shards := range []int{1, 2, 3, 16, 64, 255, 256} {
-				for replicas := 1; replicas <= 5; replicas++ {
+		for _, nodes := range []int{1, 2, 3, 4, 5, 7, 12, 20} {
+			for _, shards := range []int{1, 2, 16, 64, 255} {
+				for _, replicas := range []int{1, 3, 5} {
 					list := names(format, nodes)
 					placed, err := Place(list, shards, replicas)
 					if err != nil {
@@ -81,7 +81,7 @@ func TestPlaceForgetsTheOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for seed := range uint64(20) {
+	for seed := range uint64(5) {
 		rnd := rand.New(rand.NewPCG(seed, 1))
 		other := append(slices.Clone(nodes), nodes[rnd.IntN(len(nodes))])
 		rnd.Shuffle(len(other), func(i, j int) { other[i], other[j] = other[j], other[i] })
@@ -239,7 +239,7 @@ func TestReplanMovesLeast(t *testing.T) {
 func TestReplanWalk(t *testing.T) {
 	t.Parallel()
 	all := names("node-%d", 14)
-	for seed := range uint64(60) {
+	for seed := range uint64(15) {
 		rnd := rand.New(rand.NewPCG(seed, 3))
 		shards, replicas := 1+rnd.IntN(64), 1+rnd.IntN(5)
 		nodes := all[:1+rnd.IntN(8)]
