@@ -1,20 +1,26 @@
 package wheel
 
-const (
-	workMax   = 8192 // elements that one Advance handles at most, which bounds how long it takes (about 0.1 ms)
-	aheadBig  = 1024 // elements of a slot from which on it is moved down ahead of time
-	aheadMin  = 512  // elements that are then moved at least in one Advance
-	aheadEach = 16   // ticks after which is looked again for such slots
-	touchMax  = 8192 // elements of a slot up to which the entries are warmed up on the way to level 0, and stale ones dropped
-	fewMax    = 8    // elements of a slot up to which the first of them is looked for
-)
+// limits say how much is done at once. Those of a Wheel never change; tests choose small ones, so that a small wheel
+// does all that a large one does.
+type limits struct {
+	work      int // elements that one Advance handles at most, which bounds how long it takes
+	aheadBig  int // elements of a slot from which on it is moved down ahead of time
+	aheadMin  int // elements that are then moved at least in one Advance
+	aheadEach int // ticks after which is looked again for such slots
+	touch     int // elements of a slot up to which the entries are warmed up on the way to level 0, and stale ones dropped
+	few       int // elements of a slot up to which the first of them is looked for
+	stale     int // stale elements that are always put up with
+	sweep     int // chunks swept by an Advance while a sweep runs; Remove and Move sweep one
+}
+
+var defaults = limits{work: 8192, aheadBig: 1024, aheadMin: 512, aheadEach: 16, touch: 8192, few: 8, stale: 1024, sweep: 16}
 
 // Advance brings time to now and fills due, from its start, with entries that are due, in the order of When and then
 // of insertion. It returns their number. An entry that is emitted has left the wheel. more says that there is more to
 // do for this now: due was too short, or the work of one call was up (n may then be 0); do what else is urgent and call again.
 func (w *Wheel) Advance(now Tick, due []Due) (n int, more bool) {
 	target := max(min(now, MaxTick)+1, w.base)
-	budget := workMax
+	budget := w.limits.work
 	n, more = w.drainPast(due, &budget)
 	for !more {
 		t, l := w.first()
@@ -45,7 +51,7 @@ func (w *Wheel) Advance(now Tick, due []Due) (n int, more bool) {
 		}
 		more = !w.moveDown(l, t, &budget)
 	}
-	w.sweepSome(sweepPerAdvance)
+	w.sweepSome(w.limits.sweep)
 	return n, more
 }
 
@@ -67,7 +73,7 @@ func (w *Wheel) Next() (Tick, bool) {
 		t = max(w.base, w.earliest(l, t))
 	}
 	for k := range levels {
-		if at := max(w.base, w.open[k]-span(k+1)/2); at < t && w.aheadSize(k) > aheadBig {
+		if at := max(w.base, w.open[k]-span(k+1)/2); at < t && w.aheadSize(k) > w.limits.aheadBig {
 			t = at
 		}
 	}
@@ -109,14 +115,14 @@ func (w *Wheel) settle(target Tick) {
 // openAhead moves the next block of a level down while time is in the second half of the present one, a slice each
 // time, if its slot is so large that it would hold up what is due when the block begins.
 func (w *Wheel) openAhead(budget int) {
-	w.aheadAt = w.base + aheadEach
+	w.aheadAt = w.base + Tick(w.limits.aheadEach)
 	for l := levels - 1; l >= 0; l-- {
 		left := w.open[l] - w.base
 		if left > span(l+1)/2 || l < levels-1 && w.open[l] == w.open[l+1] {
 			continue
 		}
-		if size := w.aheadSize(l); size > aheadBig {
-			slice := min(max(aheadMin, 2*size/int(left)), budget)
+		if size := w.aheadSize(l); size > w.limits.aheadBig {
+			slice := min(max(w.limits.aheadMin, 2*size/int(left)), budget)
 			budget -= slice
 			w.moveDown(l+1, w.open[l], &slice)
 			w.aheadAt = w.base
@@ -145,7 +151,7 @@ func (w *Wheel) moveDown(l int, t Tick, budget *int) bool {
 	}
 	si := slotOf(l, t)
 	s := &w.slots[si]
-	check := l == 1 && s.n <= touchMax
+	check := l == 1 && int(s.n) <= w.limits.touch
 	for s.head != 0 {
 		if *budget <= 0 {
 			return false
@@ -169,13 +175,14 @@ func (w *Wheel) moveDown(l int, t Tick, budget *int) bool {
 	return true
 }
 
-// few says that the slot of level l whose block begins at t holds few elements, in one chunk.
+// few says that the slot of level l whose block begins at t holds few elements, in one chunk, and is not the rest of one that was
+// moved ahead: the elements that went before must not be overtaken.
 func (w *Wheel) few(l int, t Tick) bool {
-	if l == levels {
+	if l == levels || w.bits[l-1].sum != 0 {
 		return false
 	}
 	s := &w.slots[slotOf(l, t)]
-	return s.n <= fewMax && s.head == s.tail
+	return int(s.n) <= w.limits.few && s.head == s.tail
 }
 
 // earliest is the first tick in such a slot.

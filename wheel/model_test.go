@@ -73,14 +73,33 @@ type run struct {
 	m    model
 	dead []Handle // handles that must be refused
 	ref  uint64
+
+	dense bool // many entries on few ticks
 }
 
 func newRun(src source, start Tick) *run {
-	return &run{src: src, w: New(start), m: model{now: start - 1}}
+	r := &run{src: src, w: New(start), m: model{now: start - 1}}
+	if mode := src.below(3); mode > 0 {
+		r.w.limits = limits{
+			work: 1 + src.below(200), aheadBig: src.below(20), aheadMin: 1 + src.below(50), aheadEach: 1 + src.below(3),
+			touch: src.below(100), few: src.below(9), stale: src.below(60), sweep: 1 + src.below(3),
+		}
+		r.dense = mode > 1
+	}
+	return r
+}
+
+// denseTick keeps to a few ticks, each with so many entries that their slots take several chunks.
+func (r *run) denseTick() Tick {
+	unit := Tick(1) << []int{0, 4, 8, 12, 16, 20, 24, 32, 40}[r.src.below(9)]
+	return (r.w.Now()/unit + 1 + Tick(r.src.below(2))) * unit
 }
 
 // tick chooses a due tick: near, on both sides of a turn of some level, equal to one in use, past, or far away.
 func (r *run) tick() Tick {
+	if r.dense && r.src.below(16) > 0 {
+		return r.denseTick()
+	}
 	now := r.w.Now()
 	switch r.src.below(8) {
 	case 0:
@@ -106,7 +125,11 @@ func (r *run) tick() Tick {
 
 // step does one operation on both sides.
 func (r *run) step() error {
-	switch op := r.src.below(16); {
+	op := r.src.below(16)
+	if r.dense && op >= 12 && r.src.below(8) > 0 {
+		op = r.src.below(11)
+	}
+	switch {
 	case op < 5 || len(r.m.list) == 0 && op < 11:
 		r.ref++
 		when := r.tick()

@@ -1,11 +1,5 @@
 package wheel
 
-const (
-	staleMin        = 1024 // stale elements that are always put up with
-	sweepPerOp      = 1    // chunks swept per Remove or Move while a sweep runs
-	sweepPerAdvance = 16   // chunks swept per Advance
-)
-
 // sweeper drops stale elements once they outnumber the entries. A sweep goes through all lists, a few chunks at each
 // call, so nothing ever waits for it; memory stays below twice what the entries need.
 type sweeper struct {
@@ -21,7 +15,7 @@ func (s *sweeper) leave(si int) {
 	}
 }
 
-func (w *Wheel) sweepDue() bool { return w.elems > 2*w.Len()+staleMin }
+func (w *Wheel) sweepDue() bool { return w.elems > 2*w.Len()+w.limits.stale }
 
 // sweepSome sweeps up to chunks chunks if there is need.
 func (w *Wheel) sweepSome(chunks int) {

@@ -40,6 +40,7 @@ type Wheel struct {
 	farMin  Tick     // no later than any tick in the far list
 	keptMin Tick     // the least tick kept there by the present pass
 	past    past     // ticks before base
+	limits  limits   // set once
 	aheadAt Tick     // openAhead looks again when base has come to it
 	sweep   sweeper
 	sink    uint32 // keeps the compiler from leaving out loads made for the cache's sake
@@ -59,7 +60,7 @@ var gone = func() (s [slabLen]entry) {
 // New makes an empty wheel whose next tick is start. All ticks before start are past for it. To load timers that
 // are overdue, start at the oldest and Advance to the present: the wheel sorts them in passing, at no extra cost.
 func New(start Tick) *Wheel {
-	w := &Wheel{base: min(start, MaxTick), farMin: MaxTick, keptMin: MaxTick, aheadAt: start, hot: make([]uint32, 0, hotMax)}
+	w := &Wheel{base: min(start, MaxTick), limits: defaults, farMin: MaxTick, keptMin: MaxTick, aheadAt: start, hot: make([]uint32, 0, hotMax)}
 	w.entries.gone = &gone
 	w.chunks.alloc() // chunk 0 stands for none
 	for l := range w.open {
@@ -98,7 +99,7 @@ func (w *Wheel) Remove(h Handle) (ref uint64, ok bool) {
 	ref = e.ref
 	w.restamp(e)
 	w.leave(uint32(h), e)
-	w.sweepSome(sweepPerOp)
+	w.sweepSome(1)
 	return ref, true
 }
 
@@ -111,7 +112,7 @@ func (w *Wheel) Move(h Handle, when Tick) bool {
 	}
 	w.restamp(e)
 	w.place(when, element{idx: uint32(h), stamp: e.stamp})
-	w.sweepSome(sweepPerOp)
+	w.sweepSome(1)
 	return true
 }
 

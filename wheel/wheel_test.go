@@ -229,7 +229,7 @@ func TestMemoryComesBack(t *testing.T) {
 			collect(t, w, now, 256)
 		}
 		check(t, w)
-		if left := w.entries.slabN + w.chunks.slabN; left > 6 || w.elems > staleMin {
+		if left := w.entries.slabN + w.chunks.slabN; left > 6 || w.elems > defaults.stale {
 			t.Fatalf("%s: %d of %d slabs are left, %d elements", how, left, full, w.elems)
 		}
 		h := w.Add(5_000_000, 7)
@@ -253,27 +253,50 @@ func TestCancelledTimersLeaveNoTrace(t *testing.T) {
 	for h, i := w.Add(1, 1), 0; i < 300_000; i++ {
 		w.Move(h, Tick(7_200_000+i))
 	}
-	if limit := 3*w.Len() + 4*staleMin; w.elems > limit {
+	if limit := 3*w.Len() + 4*defaults.stale; w.elems > limit {
 		t.Fatalf("%d elements for %d entries", w.elems, w.Len())
 	}
 	check(t, w)
 }
 
-// TestStampsComeRound lets the stamps of an entry come round while an old element lies where the new one goes.
+// TestSlabMadeAnew lets stale elements lie in the lists while the slab of their entries is given back and made anew:
+// the new entries must not be taken for the old ones.
+func TestSlabMadeAnew(t *testing.T) {
+	t.Parallel()
+	w := New(0)
+	w.limits.stale = 1 << 30
+	const n = 20 * slabLen
+	hs := make([]Handle, n)
+	for i := range hs {
+		hs[i] = w.Add(5000, 1)
+	}
+	for _, h := range hs {
+		w.Remove(h)
+	}
+	if w.elems != n || w.entries.slabN > 3 {
+		t.Fatalf("%d elements and %d slabs are left", w.elems, w.entries.slabN)
+	}
+	for i := range hs {
+		hs[i] = w.Add(Tick(9000), 2)
+	}
+	check(t, w)
+	if got := collect(t, w, 8999, 256); len(got) > 0 {
+		t.Fatalf("%d entries came early, the first is %v", len(got), got[0])
+	}
+}
+
+// TestStampsComeRound lets the stamps of an entry come round while an old element with the first stamp lies where the
+// new one goes: the old one, which lies before another entry, must be gone.
 func TestStampsComeRound(t *testing.T) {
 	t.Parallel()
 	w := New(0)
-	h := w.Add(500, 1)
-	other := w.Add(400, 2)
-	w.Move(other, 600)
-	e := w.find(h)
-	w.Move(h, 300)
-	e.stamp = noStamp - 1
-	w.purge() // what was set by hand made the entry's element stale
-	w.place(300, element{idx: uint32(h), stamp: e.stamp})
-	w.Move(h, 500)
+	h := w.Add(500, 1) // stamp 0
+	w.Add(500, 2)
+	w.find(h).stamp = noStamp - 1
+	w.place(300, element{idx: uint32(h), stamp: noStamp - 1})
+	w.Move(h, 500) // stamp 0 again
 	check(t, w)
-	if got := refs(collect(t, w, 1000, 4)); !slices.Equal(got, []uint64{1, 2}) {
+	if got := refs(collect(t, w, 1000, 4)); !slices.Equal(got, []uint64{2, 1}) {
 		t.Fatalf("got %v", got)
 	}
 }
@@ -295,7 +318,7 @@ func TestGenerationsRunOut(t *testing.T) {
 }
 
 // TestBoundedWork lets a million timers fall into one tick and counts what a single Advance does: it may not handle
-// more than workMax elements, and other timers that fall due meanwhile come in their own tick.
+// more than its limit of elements, and other timers that fall due meanwhile come in their own tick.
 func TestBoundedWork(t *testing.T) {
 	t.Parallel()
 	const n, due = 200_000, Tick(70_000)
@@ -313,7 +336,7 @@ func TestBoundedWork(t *testing.T) {
 			before := w.slots
 			var k int
 			k, more = w.Advance(now, buf)
-			if moved := movedElements(&before, &w.slots); moved > workMax+chunkLen {
+			if moved := movedElements(&before, &w.slots); moved > w.limits.work+chunkLen {
 				t.Fatalf("Advance(%d) moved %d elements", now, moved)
 			}
 			for _, d := range buf[:k] {
