@@ -34,7 +34,7 @@ type Exec struct {
 	leading bool
 	term    uint64
 	// limit is the due time from which nothing is handed out yet: 0 unless leading, then, while a new leader takes out of
-	// its wheel what is overdue, how far it has come, and never afterwards.
+	// its wheel what is overdue, how far it has come, and never afterwards. A Restore begins it anew.
 	limit int64
 	// slots and lists are the due slots of the present epoch. former are those of earlier ones, on their way to the baton
 	// holder, which re-arms them.

@@ -20,7 +20,7 @@ import (
 func TestPileDoesNotHoldUpOthers(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	const pile = 20_000
+	const pile = 6_000
 	for i := range pile {
 		b.table.schedule(fmt.Sprint(i), "q", b.millis()-int64(i%1000), 60_000, b.millis())
 	}

@@ -28,10 +28,16 @@ func TestModel(t *testing.T) {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
 			m := &model{bench: newBench(t), r: seeded(t)}
-			for step := range 1000 {
+			for step := range 800 {
 				name := m.step()
 				m.settle()
 				if err := m.check(); err != nil {
+					t.Fatalf("step %d (%s): %v", step, name, err)
+				}
+				if step%32 > 0 {
+					continue
+				}
+				if err := m.exec.hand.wheel.Check(); err != nil {
 					t.Fatalf("step %d (%s): %v", step, name, err)
 				}
 			}
@@ -217,7 +223,7 @@ func TestFlipsStrandNothing(t *testing.T) {
 	for i := range timers {
 		m.table.schedule(fmt.Sprint(i), fmt.Sprint(i%3), m.millis()+m.r.Int64N(2000), 100+m.r.Int64N(900), m.millis())
 	}
-	for range 400 {
+	for range 300 {
 		m.pass(time.Duration(m.r.Int64N(40)) * time.Millisecond)
 		if m.r.IntN(4) == 0 {
 			m.flip()

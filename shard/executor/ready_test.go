@@ -9,7 +9,7 @@ import (
 func TestReadyListModel(t *testing.T) {
 	t.Parallel()
 	r := seeded(t)
-	for range 200 {
+	for range 50 {
 		l := &readyList{}
 		var want []readyEntry
 		dead := map[uint64]bool{}
@@ -67,7 +67,7 @@ func TestReadyListModel(t *testing.T) {
 func TestMemoryGoesBack(t *testing.T) {
 	t.Parallel()
 	l := &readyList{}
-	const flood = 100_000
+	const flood = 20_000
 	for i := range int64(flood) {
 		l.push(readyEntry{due: i})
 		l.push(readyEntry{due: -i})

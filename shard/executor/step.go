@@ -98,10 +98,18 @@ func (e *Exec) apply(op raftfsm.Op, now reading) {
 		h.wheel = wheel.New(wheel.Tick(now.millis))
 		h.handles, h.slot = nil, h.slot[:0]
 		h.former, h.formerAt = nil, 0
-		e.mu.Lock()
-		e.slots, e.lists, e.former, e.leases = new(slotTable), make(map[Queue]*readyList), nil, nil
-		e.mu.Unlock()
+		h.drained, h.caughtUp = false, false
+		e.reset()
 	}
+}
+
+// reset forgets all slots, because the table was restored. What is due comes out of the wheel anew, and in order.
+func (e *Exec) reset() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.firing.Store(false)
+	e.limit = 0
+	e.slots, e.lists, e.former, e.leases = new(slotTable), make(map[Queue]*readyList), nil, nil
 }
 
 // arm puts a slot into the wheel or moves it there.
