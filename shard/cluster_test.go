@@ -28,6 +28,7 @@ type cluster struct {
 	nodes  []*node
 	config func(*Config)
 	deps   func(*Deps)
+	now    func() time.Time
 	sink   *sink
 	log    *slog.Logger
 }
@@ -105,7 +106,7 @@ func (c *cluster) stop() {
 func (n *node) open() {
 	n.c.t.Helper()
 	_, n.transport = raft.NewInmemTransportWithTimeout(raft.ServerAddress(n.id), 200*time.Millisecond)
-	n.loop = executor.NewLoop(executor.LoopOptions{Sleeper: executor.NewTimerSleeper(), Logger: n.c.log, Workers: 2})
+	n.loop = executor.NewLoop(executor.LoopOptions{Now: n.c.now, Sleeper: executor.NewTimerSleeper(), Logger: n.c.log, Workers: 2})
 	config := DefaultConfig()
 	config.ID, config.Node, config.Boot = 7, n.id, "boot"
 	n.c.config(&config)

@@ -291,7 +291,7 @@ func TestUnknownEntryStopsTheReplica(t *testing.T) {
 			if !errors.As(n.err, &apply) || !errors.Is(n.err, raftfsm.ErrUnsupported) {
 				t.Errorf("%s: Run returned %v", n.id, n.err)
 			}
-			if _, err := (&replica{n.shard}).Snapshot(); err == nil {
+			if _, err := (&replica{s: n.shard}).Snapshot(); err == nil {
 				t.Errorf("%s snapshots", n.id)
 			}
 		}

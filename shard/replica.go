@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/carillon-timers/carillon/raftfsm"
 	"github.com/hashicorp/raft"
@@ -23,7 +24,11 @@ func (e *ApplyError) Unwrap() error { return e.Cause }
 var errPoisoned = errors.New("the replica has stopped at an entry that it cannot apply")
 
 // replica is the raft.BatchingFSM of a shard. Raft calls it from one goroutine, but for Persist.
-type replica struct{ s *Shard }
+type replica struct {
+	s *Shard
+	// member says that a configuration with this replica was applied. Touched by the goroutine that applies.
+	member bool
+}
 
 // Apply implements raft.FSM.
 func (r *replica) Apply(entry *raft.Log) any { return r.ApplyBatch([]*raft.Log{entry})[0] }
@@ -36,11 +41,14 @@ func (r *replica) ApplyBatch(entries []*raft.Log) []any {
 		return make([]any, len(entries))
 	}
 	for _, entry := range entries {
-		if entry.Type == raft.LogCommand {
+		switch entry.Type {
+		case raft.LogConfiguration:
+			r.configured(raft.DecodeConfiguration(entry.Data))
+		case raft.LogCommand:
 			applied, err := s.fsm.Apply(entry.Index, entry.Data)
 			if err != nil {
 				s.poison(&ApplyError{entry.Index, err})
-				break
+				return make([]any, len(entries))
 			}
 			if applied.Begin && applied.Proposer == s.incarnation && applied.Epoch == entry.Term {
 				s.steward.began(applied.Epoch)
@@ -53,6 +61,19 @@ func (r *replica) ApplyBatch(entries []*raft.Log) []any {
 	s.pending.Store(int64(s.fsm.Stats().Pending))
 	s.snapshots.grow(uint64(len(entries)), int64(bytes))
 	return make([]any, len(entries))
+}
+
+// configured ends the replica when it was removed. The configurations from before it was added do not count.
+func (r *replica) configured(c raft.Configuration) {
+	contains := func(servers []raft.Server) bool {
+		return slices.ContainsFunc(servers, func(s raft.Server) bool { return string(s.ID) == r.s.c.Node })
+	}
+	switch in := contains(c.Servers); {
+	case r.member && !in && !contains(r.s.servers()):
+		r.s.fail(ErrRemoved)
+	default:
+		r.member = in
+	}
 }
 
 // Snapshot implements raft.FSM.

@@ -62,7 +62,7 @@ func (s *Shard) start(notify chan<- bool) (err error) {
 	}
 	config := s.raftConfig()
 	config.NotifyCh = notify
-	r, err := raft.NewRaft(config, &replica{s}, log, s.disk, s.stores.Snapshots, s.transport)
+	r, err := raft.NewRaft(config, &replica{s: s}, log, s.disk, s.stores.Snapshots, s.transport)
 	if err != nil {
 		return fmt.Errorf("start Raft: %w", err)
 	}

@@ -36,7 +36,8 @@ import (
 var (
 	// ErrWedged: this replica leads and hears of its majority, but an entry is not applied. Open it again.
 	ErrWedged = errors.New("the Raft group is wedged")
-	// ErrRemoved: the replica was removed from its group.
+	// ErrRemoved: the group has committed a configuration without this replica. Ask the recorded map before its files are
+	// deleted; a replica that was added again meets its old removal while it catches up, and is to be opened again.
 	ErrRemoved = errors.New("the replica was removed from its group")
 	// ErrSlowStop: Raft did not stop in time. The log is left open, since Raft may still use it.
 	ErrSlowStop = errors.New("the replica did not stop in time")
@@ -162,9 +163,9 @@ func (s *Shard) raftConfig() *raft.Config {
 	c.MaxAppendEntries, c.TrailingLogs = s.c.MaxAppendEntries, s.c.TrailingLogs
 	// Snapshots are ours to time.
 	c.SnapshotInterval, c.SnapshotThreshold = math.MaxInt64/4, math.MaxUint64
-	// A leader that commits its own removal shuts its Raft down; the steward sees it and Run returns ErrRemoved. Without it
-	// the replica would stay, and campaign.
-	c.ShutdownOnRemove = true
+	// A replica that applies its own removal stops by itself (ErrRemoved), leader or not. If Raft shut itself down nobody could
+	// wait for its goroutines, and the log could not be closed.
+	c.ShutdownOnRemove = false
 	c.NoLegacyTelemetry = true
 	c.Logger = newRaftLogger(s.log)
 	return c

@@ -91,12 +91,7 @@ func (w *steward) run(ctx context.Context) {
 
 // look compares what Raft says with what this replica does.
 func (w *steward) look() {
-	r := w.s.raft.Load()
-	if r.State() == raft.Shutdown {
-		w.s.fail(ErrRemoved)
-		return
-	}
-	term, leads := leadsTerm(r)
+	term, leads := leadsTerm(w.s.raft.Load())
 	switch {
 	case !leads:
 		if w.asked != 0 {
@@ -169,16 +164,22 @@ func (w *steward) follow() {
 		w.s.log.Info("shard: leads no more", "epoch", old.epoch)
 	}
 	w.s.fsm.Follow()
-	w.resuming.Store(false)
+	w.endTransfer()
 	w.asked = 0
 	w.s.proposer.become(following, 0, w.s.notLeader())
 }
 
 // resume goes on after a transfer that failed.
 func (w *steward) resume(epoch uint64) {
-	w.resuming.Store(false)
-	w.transferring.Store(false)
+	w.endTransfer()
 	w.s.proposer.become(leading, epoch, nil)
+}
+
+// endTransfer ends a transfer that has failed, once.
+func (w *steward) endTransfer() {
+	if w.resuming.Swap(false) {
+		w.transferring.Store(false)
+	}
 }
 
 // stop ends a reign for good. Called when run has returned.

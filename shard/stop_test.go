@@ -278,3 +278,74 @@ func TestRefusedEntry(t *testing.T) {
 		}
 	})
 }
+
+// A replica that is removed stops and says so, a follower as well as the leader; the others go on.
+func TestRemoved(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(t *testing.T, c *cluster) {
+		leader := c.leader()
+		var other *node
+		for _, n := range c.nodes {
+			if n != leader {
+				other = n
+			}
+		}
+		remove := func(by, who *node) {
+			t.Helper()
+			if err := by.shard.raft.Load().RemoveServer(raft.ServerID(who.id), 0, 0).Error(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		remove(leader, other)
+		// Raft does not tell a removed follower reliably; it stops if it is told.
+		time.Sleep(time.Second)
+		remove(leader, leader)
+		leader.wg.Wait()
+		if !errors.Is(leader.err, ErrRemoved) {
+			t.Errorf("Run returned %v", leader.err)
+		}
+		if next := c.leader(leader, other); next.shard.Status().Servers[0].ID != raft.ServerID(next.id) {
+			t.Errorf("got %+v", next.shard.Status().Servers)
+		}
+		c.propose(after("a", time.Hour))
+	})
+}
+
+// The wall clock of the leader runs back: the entries' clock stands still and nothing fires early. It jumps ahead: what is due
+// fires at once, in order.
+func TestClockJumps(t *testing.T) {
+	t.Parallel()
+	var skew atomic.Int64
+	now := func() time.Time { return time.Now().Add(time.Duration(skew.Load())) }
+	inBubble(t, 1, func(t *testing.T, c *cluster) {
+		s := c.leader().shard
+		due := now().Add(10 * time.Second)
+		c.propose(schedule("1", due), schedule("2", due.Add(time.Second)), schedule("3", due.Add(2*time.Hour)))
+		before := s.Status().State.Clock
+		skew.Store(int64(-time.Hour))
+		r := c.propose(after("4", 20*time.Second))[0]
+		if clock := s.Status().State.Clock; clock != before || r.Due != before+20_001 {
+			t.Errorf("the clock went from %d to %d, a delay of 20 s is due at %d", before, clock, r.Due)
+		}
+		time.Sleep(12 * time.Second)
+		if got := c.sink.all(); len(got) != 0 {
+			t.Errorf("%s was fired early by the leader's clock", got[0].Record.ID)
+		}
+		skew.Store(int64(time.Minute))
+		time.Sleep(2 * time.Second)
+		var got []string
+		for _, d := range c.sink.all() {
+			got = append(got, d.Record.ID)
+		}
+		if fmt.Sprint(got) != "[1 2 4]" {
+			t.Errorf("fired after the jump: %v", got)
+		}
+		c.propose(after("5", time.Hour))
+		if clock := s.Status().State.Clock; clock != now().UnixMilli() {
+			t.Errorf("the clock is %d, want %d", clock, now().UnixMilli())
+		}
+	}, func(c *cluster) {
+		c.now = now
+		c.deps = func(d *Deps) { d.Now = now }
+	})
+}

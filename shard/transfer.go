@@ -50,7 +50,7 @@ func (s *Shard) Transfer(ctx context.Context, to string) error {
 	w.signal()
 	select {
 	case <-r.ended:
-		w.transferring.Store(false)
+		w.endTransfer()
 	default:
 	}
 	return fmt.Errorf("%w: %w", ErrTransfer, err)
