@@ -127,6 +127,9 @@ func (b *fakeBackend) applied() []*raftfsm.Command {
 // fakeSource is the ready lists of one shard.
 type fakeSource struct {
 	shard uint32
+	// leaseEnd is that of each delivery; onTake runs when Take has decided what it gives. Set before sharing.
+	leaseEnd int64
+	onTake   func()
 
 	mu sync.Mutex
 	// ready has the records of each queue in order; guarded by mu.
@@ -139,7 +142,7 @@ type fakeSource struct {
 }
 
 func newSource(shard uint32) *fakeSource {
-	return &fakeSource{shard: shard, ready: make(map[executor.Queue][]*raftfsm.Record)}
+	return &fakeSource{shard: shard, leaseEnd: 1 << 60, ready: make(map[executor.Queue][]*raftfsm.Record)}
 }
 
 func (s *fakeSource) Shard() uint32 { return s.shard }
@@ -153,9 +156,12 @@ func (s *fakeSource) Take(q executor.Queue, limit int) []executor.Delivery {
 	batch := s.ready[q][:n]
 	s.ready[q] = s.ready[q][n:]
 	s.mu.Unlock()
+	if s.onTake != nil {
+		s.onTake()
+	}
 	out := make([]executor.Delivery, n)
 	for i, r := range batch {
-		out[i] = executor.Delivery{Record: r, HandedOut: 5, LeaseEnd: 1 << 60, Token: raftfsm.Token{
+		out[i] = executor.Delivery{Record: r, HandedOut: 5, LeaseEnd: s.leaseEnd, Token: raftfsm.Token{
 			Shard: s.shard, Epoch: 3, Revision: r.Revision, Attempt: r.Attempt, Namespace: r.Namespace, ID: r.ID}}
 	}
 	s.mu.Lock()

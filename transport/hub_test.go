@@ -10,18 +10,6 @@ import (
 	"github.com/carillon-timers/carillon/shard/executor"
 )
 
-// pull is what a sender does: take, or wait for a signal and take again.
-func pull(h *Hub, s *subscriber) []executor.Delivery {
-	for {
-		if got := h.take(s, nil); len(got) > 0 {
-			return got
-		}
-		if h.await(s) {
-			<-s.wake
-		}
-	}
-}
-
 func ids(ds []executor.Delivery) []string {
 	out := make([]string, len(ds))
 	for i, d := range ds {
@@ -194,11 +182,36 @@ func TestHubPassesAWakeOnWhenASubscriberLeaves(t *testing.T) {
 	}
 	src.add(h, q, 0, 1) // wakes a, which leaves before it looks
 	h.unsubscribe(a)
-	if got := ids(pull(h, b)); len(got) != 1 {
+	select {
+	case <-b.wake:
+	default:
+		t.Error("the other one is not woken")
+	}
+	if got := ids(h.take(b, nil)); len(got) != 1 {
 		t.Errorf("got %v", got)
 	}
 	if got := h.take(a, nil); len(got) != 0 {
 		t.Errorf("one that has left got %v", ids(got))
+	}
+}
+
+// A source that becomes ready while it is asked, after it has looked, is asked again.
+func TestHubReadyWhileAsked(t *testing.T) {
+	t.Parallel()
+	h, q, src := NewHub(), queueNamed("q"), newSource(1)
+	src.onTake = func() {
+		if src.left(q) == 0 && src.asked == 1 {
+			src.add(h, q, 1, 1)
+		}
+	}
+	src.add(h, q, 0, 1)
+	s := h.subscribe(q)
+	h.grant(s, 10)
+	if got := ids(h.take(s, nil)); fmt.Sprint(got) != "[s1-000000 s1-000001]" {
+		t.Errorf("got %v", got)
+	}
+	if st := h.Stats(); st.Taken != 2 || st.Credits != 8 {
+		t.Errorf("got %+v", st)
 	}
 }
 

@@ -64,8 +64,13 @@ func TestStopIsBounded(t *testing.T) {
 		backend := &fakeBackend{onStatus: func(ctx context.Context) (*carillonv1.StatusResponse, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
+		}, onApply: func(ctx context.Context, _ *raftfsm.Command) Outcome {
+			<-ctx.Done()
+			return Outcome{Err: ctx.Err()}
 		}}
-		h := serve(t, testConfig(), backend)
+		c := testConfig()
+		c.SettleTimeout = time.Hour
+		h := serve(t, c, backend)
 		failed := make(chan error, 1)
 		go func() {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
@@ -73,13 +78,11 @@ func TestStopIsBounded(t *testing.T) {
 			_, err := h.cluster.Status(ctx, &carillonv1.StatusRequest{})
 			failed <- err
 		}()
-		watch, err := healthv1.NewHealthClient(h.conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := watch.Recv(); err != nil {
-			t.Fatal(err)
-		}
+		// The same for what a dead worker had, if the backend does not answer.
+		newSource(1).add(h.server.Hub(), queueNamed("q"), 0, 5)
+		w := h.workOn(h.dial(), "q", 5)
+		w.take(5)
+		w.cancel()
 		synctest.Wait()
 		begin := time.Now()
 		h.stop()
@@ -88,6 +91,30 @@ func TestStopIsBounded(t *testing.T) {
 		}
 		if err := <-failed; status.Code(err) != codes.Unavailable && status.Code(err) != codes.Canceled {
 			t.Errorf("the call ends with %v", err)
+		}
+	})
+}
+
+// A watcher of the health hears that the server stops and does not hold it up.
+func TestStopTellsHealthWatchers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := serve(t, testConfig(), &fakeBackend{})
+		h.server.SetServing(true)
+		watch, err := healthv1.NewHealthClient(h.conn).Watch(t.Context(), &healthv1.HealthCheckRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := watch.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		h.stop()
+		if took := time.Since(begin); took > time.Second {
+			t.Errorf("the stop took %v", took)
+		}
+		if _, err := watch.Recv(); err != nil && status.Code(err) != codes.Canceled {
+			t.Errorf("got %v", err)
 		}
 	})
 }

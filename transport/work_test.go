@@ -124,6 +124,35 @@ func TestWorkHeartbeats(t *testing.T) {
 	})
 }
 
+// A sender that always has something to send beats too.
+func TestWorkHeartbeatsWhileBusy(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := serve(t, testConfig(), &fakeBackend{})
+		src := newSource(1)
+		src.onTake = func() { time.Sleep(100 * time.Millisecond) } // fake time
+		src.add(h.server.Hub(), queueNamed("q"), 0, 30_000)
+		w := h.work("q", 9000)
+		beats, last := 0, time.Now()
+		for begin := last; time.Since(begin) < 12*time.Second; {
+			msg, err := w.Recv()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if msg.Heartbeat != nil {
+				beats++
+				last = time.Now()
+			}
+			if time.Since(last) > HeartbeatLimit {
+				t.Fatalf("no heartbeat for %v", time.Since(last))
+			}
+		}
+		if beats < 3 {
+			t.Errorf("%d heartbeats", beats)
+		}
+	})
+}
+
 // A worker that dies loses nothing: what it had and had not answered goes to its next attempt, what it had answered
 // does not.
 func TestWorkGivesBackWhatADeadWorkerHad(t *testing.T) {
@@ -297,6 +326,21 @@ func TestWorkOutstanding(t *testing.T) {
 		if got := fieldOf(t, w.workError()); got != "credits" {
 			t.Errorf("got %q", got)
 		}
+	})
+}
+
+func TestWorkOutstandingAfterLeases(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := serve(t, testConfig(), &fakeBackend{})
+		src := newSource(1)
+		src.leaseEnd = time.Now().Add(time.Minute).UnixMilli()
+		src.add(h.server.Hub(), queueNamed("q"), 0, MaxCredits+1)
+		w := h.work("q", MaxCredits)
+		w.take(MaxCredits)
+		time.Sleep(2 * time.Minute)
+		w.send(&carillonv1.WorkRequest{Credits: 1})
+		w.take(1)
 	})
 }
 
