@@ -54,8 +54,6 @@ type Config struct {
 	// dial was answered with "connection refused", or another boot has answered in its place. Else nothing is proven. It is called from a goroutine of its own and may
 	// wait. Nil means nobody asks.
 	OnPeerLost func(node string, bootID string, refused bool)
-	// Now is the clock for deadlines and back-off. Nil means time.Now.
-	Now func() time.Time
 	// Logger is where losses, refusals and bad frames are logged. Nil discards.
 	Logger *slog.Logger
 
@@ -142,9 +140,6 @@ func (c Config) withDefaults() Config {
 		c.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		}
-	}
-	if c.Now == nil {
-		c.Now = time.Now
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)

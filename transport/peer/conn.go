@@ -53,7 +53,7 @@ type conn struct {
 // fails only when the mux stops.
 func (m *Mux) open(nc net.Conn, br *bufio.Reader, l *link, own, remote identity, dialled bool) (*conn, error) {
 	c := &conn{
-		m: m, nc: nc, link: l, remote: remote, dialled: dialled, since: m.c.Now(),
+		m: m, nc: nc, link: l, remote: remote, dialled: dialled, since: now(),
 		out:     newOutbox(m.c.GroupQueue, m.c.GroupQueueBytes),
 		pending: map[uint64]*call{}, serving: map[uint64]context.CancelFunc{},
 		cluster: remote.cluster, announced: own.cluster,
@@ -89,7 +89,7 @@ func (d *deadlineReader) Read(p []byte) (int, error) {
 		}
 		d.ahead = nil
 	}
-	_ = d.r.SetReadDeadline(d.c.m.c.Now().Add(d.c.m.c.DeadAfter))
+	_ = d.r.SetReadDeadline(now().Add(d.c.m.c.DeadAfter))
 	n, err := d.r.Read(p)
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
 		err = fmt.Errorf("%w for %v", errSilent, d.c.m.c.DeadAfter)
@@ -142,7 +142,7 @@ func (c *conn) write() {
 				return
 			}
 		}
-		_ = c.nc.SetWriteDeadline(c.m.c.Now().Add(c.m.c.DeadAfter))
+		_ = c.nc.SetWriteDeadline(now().Add(c.m.c.DeadAfter))
 		if _, err := c.nc.Write(buf); err != nil {
 			c.close(fmt.Errorf("write: %w", err))
 			return

@@ -145,7 +145,7 @@ func guard(ctx context.Context, nc net.Conn) func() bool {
 // introduce is the dialler's handshake. It returns the reader, which may have read ahead.
 func (m *Mux) introduce(nc net.Conn, kind connKind, expect string) (*bufio.Reader, identity, error) {
 	own := m.identity()
-	_ = nc.SetDeadline(m.c.Now().Add(m.c.DialTimeout))
+	_ = nc.SetDeadline(now().Add(m.c.DialTimeout))
 	body := encodeHello(hello{min: protocolMin, max: protocolMax, kind: kind, self: own, expect: expect})
 	if _, err := nc.Write(appendFrame(nil, header{typ: typeHello}, nil, body)); err != nil {
 		return nil, identity{}, fmt.Errorf("handshake: %w", err)
@@ -187,7 +187,7 @@ func judgeWelcome(own identity, w welcome, expect string) error {
 
 // receive is the acceptor's handshake.
 func (m *Mux) receive(nc net.Conn) (*bufio.Reader, hello, error) {
-	_ = nc.SetDeadline(m.c.Now().Add(m.c.DialTimeout))
+	_ = nc.SetDeadline(now().Add(m.c.DialTimeout))
 	br, body, err := readHandshake(nc, typeHello)
 	if err != nil {
 		return nil, hello{}, err

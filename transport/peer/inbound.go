@@ -33,7 +33,7 @@ func (c *conn) serveRaft(h header, timeout time.Duration, body []byte) error {
 		return nil
 	}
 	in := &inbound{
-		c: c, h: h, command: command, bytes: len(body), deadline: c.m.c.Now().Add(timeout),
+		c: c, h: h, command: command, bytes: len(body), deadline: now().Add(timeout),
 		answer: make(chan raft.RPCResponse, 1),
 	}
 	if err := g.enqueue(in); err != nil {
@@ -106,24 +106,24 @@ func (g *groupTransport) feed() {
 				return
 			}
 		}
-		now := g.m.c.Now()
-		if next != nil && !now.Before(next.deadline) {
+		present := now()
+		if next != nil && !present.Before(next.deadline) {
 			g.m.stats.expired.Add(1) // its caller has given up
 			next = nil
 			continue
 		}
-		if len(unanswered) > 0 && !now.Before(unanswered[0].deadline) {
+		if len(unanswered) > 0 && !present.Before(unanswered[0].deadline) {
 			unanswered = unanswered[1:] // Raft holds it still; nobody waits for what it says
 			continue
 		}
-		if !g.step(&next, &unanswered, timer, now) {
+		if !g.step(&next, &unanswered, timer, present) {
 			return
 		}
 	}
 }
 
 // step waits for one event: Raft takes next, Raft answers, a request comes, a deadline passes. False means the end.
-func (g *groupTransport) step(next **inbound, unanswered *[]*inbound, timer *time.Timer, now time.Time) bool {
+func (g *groupTransport) step(next **inbound, unanswered *[]*inbound, timer *time.Timer, present time.Time) bool {
 	var consumer chan<- raft.RPC
 	var rpc raft.RPC
 	var answer <-chan raft.RPCResponse
@@ -131,13 +131,13 @@ func (g *groupTransport) step(next **inbound, unanswered *[]*inbound, timer *tim
 	wait := time.Hour
 	if n := *next; n != nil {
 		consumer, rpc = g.consum, raft.RPC{Command: n.command, RespChan: n.answer}
-		wait = n.deadline.Sub(now)
+		wait = n.deadline.Sub(present)
 	} else {
 		wake = g.wake
 	}
 	if u := *unanswered; len(u) > 0 {
 		answer = u[0].answer
-		wait = min(wait, u[0].deadline.Sub(now))
+		wait = min(wait, u[0].deadline.Sub(present))
 	}
 	timer.Reset(wait)
 	select {

@@ -48,7 +48,7 @@ func (l *link) get(ctx context.Context) (*conn, error) {
 			return c, nil
 		}
 		if !l.dialling {
-			if wait := l.retryAt.Sub(l.m.c.Now()); wait > 0 {
+			if wait := l.retryAt.Sub(now()); wait > 0 {
 				err := l.lastErr
 				l.mu.Unlock()
 				return nil, fmt.Errorf("next dial in %v: %w", wait.Round(time.Millisecond), err)
@@ -99,7 +99,7 @@ func (l *link) pause() {
 	c := &l.m.c
 	wait := min(c.BackoffMin<<min(l.failures, 20), c.BackoffMax)
 	l.failures++
-	l.retryAt = c.Now().Add(wait - time.Duration(rand.Int64N(int64(wait)/4+1)))
+	l.retryAt = now().Add(wait - time.Duration(rand.Int64N(int64(wait)/4+1)))
 }
 
 // dial opens a connection and adds it.
@@ -128,6 +128,9 @@ func (l *link) add(c *conn) {
 		lost, l.gone = l.boot, l.boot
 	}
 	l.boot = c.remote.boot
+	if l.gone == l.boot {
+		l.gone = "" // only its listener was
+	}
 	if !keep {
 		l.active = c
 	}
@@ -183,7 +186,7 @@ func (l *link) remove(c *conn, drained bool) {
 	if drained || l.dialling {
 		return
 	}
-	if l.m.c.Now().Sub(c.since) >= l.m.c.BackoffMax {
+	if now().Sub(c.since) >= l.m.c.BackoffMax {
 		l.flaps = 0
 	} else if l.flaps++; l.flaps > flapsMax {
 		l.lastErr = fmt.Errorf("%d connections in a row broke at once: %w", l.flaps, ErrConnLost)
@@ -197,11 +200,11 @@ func (l *link) remove(c *conn, drained bool) {
 
 // redial dials a node whose connection has broken, and reports it if that fails.
 func (l *link) redial(boot string) {
-	start := l.m.c.Now()
+	start := now()
 	refused := false
 	var err error
 	for _, at := range redials {
-		if !sleep(l.m.context(), at-l.m.c.Now().Sub(start)) {
+		if !sleep(l.m.context(), at-now().Sub(start)) {
 			l.ended(ErrClosed)
 			return
 		}

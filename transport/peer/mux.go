@@ -42,7 +42,7 @@ type Mux struct {
 func New(c Config) *Mux {
 	c = c.withDefaults()
 	return &Mux{
-		c: c, log: c.Logger, gate: newGate(c.Handlers, c.GroupHandlers), pacer: pacer{rate: c.SnapshotRate, now: c.Now},
+		c: c, log: c.Logger, gate: newGate(c.Handlers, c.GroupHandlers), pacer: pacer{rate: c.SnapshotRate},
 		sends: make(chan struct{}, c.SnapshotSends), links: map[string]*link{},
 		groups: map[uint32]*groupTransport{}, conns: map[*conn]struct{}{},
 	}

@@ -9,7 +9,6 @@ import (
 // pacer spaces out bytes to a rate, over all who use it.
 type pacer struct {
 	rate int // bytes per second
-	now  func() time.Time
 
 	mu   sync.Mutex
 	free time.Time // guarded by mu; when the next bytes may go
@@ -18,11 +17,11 @@ type pacer struct {
 // wait returns when n more bytes may go; false means that ctx has ended.
 func (p *pacer) wait(ctx context.Context, n int) bool {
 	p.mu.Lock()
-	now := p.now()
-	if p.free.Before(now) {
-		p.free = now
+	present := now()
+	if p.free.Before(present) {
+		p.free = present
 	}
-	d := p.free.Sub(now)
+	d := p.free.Sub(present)
 	p.free = p.free.Add(time.Duration(n) * time.Second / time.Duration(p.rate))
 	p.mu.Unlock()
 	return sleep(ctx, d)

@@ -51,7 +51,7 @@ func (p *pipeline) AppendEntries(
 	size := appendSize(args)
 	ctx, cancel := context.WithTimeout(p.ctx, p.g.timeoutOf(size))
 	payload := encodeAppendEntries(p.g.m.appendTimeout(newPayload(size+4), ctx), args)
-	f := &appendFuture{start: p.g.m.c.Now(), args: args, resp: resp, ctx: ctx, cancel: cancel, ready: make(chan struct{})}
+	f := &appendFuture{start: now(), args: args, resp: resp, ctx: ctx, cancel: cancel, ready: make(chan struct{})}
 	err := error(ErrTooLarge)
 	if len(payload) <= p.g.m.c.MaxMessage {
 		f.call, err = p.c.start(typeAppendEntries, lane{class: classRaft, group: p.g.id}, payload)

@@ -107,7 +107,7 @@ func (m *Mux) withDeadline(ctx context.Context) (context.Context, context.Cancel
 func (m *Mux) appendTimeout(b []byte, ctx context.Context) []byte {
 	left := m.c.CallTimeout
 	if d, ok := ctx.Deadline(); ok {
-		left = d.Sub(m.c.Now())
+		left = d.Sub(now())
 	}
 	ms := min(max(left.Milliseconds(), 1), math.MaxUint32)
 	return binary.LittleEndian.AppendUint32(b, uint32(ms))

@@ -104,7 +104,7 @@ func (s *snapshotSender) stream(ctx context.Context, args *raft.InstallSnapshotR
 }
 
 func (s *snapshotSender) write(frame []byte) error {
-	_ = s.nc.SetWriteDeadline(s.m.c.Now().Add(s.m.c.SnapshotStall))
+	_ = s.nc.SetWriteDeadline(now().Add(s.m.c.SnapshotStall))
 	_, err := s.nc.Write(frame)
 	return stalled(err, s.m.c.SnapshotStall)
 }
@@ -120,14 +120,14 @@ func stalled(err error, after time.Duration) error {
 // answer waits for the response, as long as the follower shows that it works. broken: the connection has failed, only
 // what has come already is read.
 func (s *snapshotSender) answer(broken bool) ([]byte, error) {
-	end := s.m.c.Now().Add(s.m.c.RestoreTimeout)
+	end := now().Add(s.m.c.RestoreTimeout)
 	for {
-		limit := s.m.c.Now().Add(s.m.c.SnapshotStall)
+		limit := now().Add(s.m.c.SnapshotStall)
 		if broken {
-			limit = s.m.c.Now().Add(s.m.c.DialTimeout / 4)
+			limit = now().Add(s.m.c.DialTimeout / 4)
 			end = limit
 		}
-		if !s.m.c.Now().Before(end) {
+		if !now().Before(end) {
 			return nil, fmt.Errorf("%w: no answer %v after the last byte", errStalled, s.m.c.RestoreTimeout)
 		}
 		_ = s.nc.SetReadDeadline(limit)
@@ -155,7 +155,7 @@ func (m *Mux) receiveSnapshot(ctx context.Context, nc net.Conn, br *bufio.Reader
 	defer func() { _ = nc.Close() }()
 	defer guard(ctx, nc)()
 	r := &snapshotReader{m: m, nc: nc, in: reassemblerOf(br, m.c.MaxMessage)}
-	_ = nc.SetReadDeadline(m.c.Now().Add(m.c.SnapshotStall))
+	_ = nc.SetReadDeadline(now().Add(m.c.SnapshotStall))
 	h, body, err := r.in.next()
 	if err == nil && h.typ != typeInstall {
 		err = fmt.Errorf("%w: type %d begins a snapshot connection", ErrBadFrame, h.typ)
@@ -180,7 +180,7 @@ func (m *Mux) receiveSnapshot(ctx context.Context, nc net.Conn, br *bufio.Reader
 	} else {
 		m.stats.snapshotsReceived.Add(1)
 	}
-	_ = nc.SetWriteDeadline(m.c.Now().Add(m.c.SnapshotStall))
+	_ = nc.SetWriteDeadline(now().Add(m.c.SnapshotStall))
 	_, err = nc.Write(appendFrame(nil, header{typ: typeResponse, group: h.group}, nil, payload))
 	if err != nil && ctx.Err() == nil {
 		m.snapshotFailed(from.self.node, h.group, err)
@@ -217,7 +217,7 @@ func (m *Mux) install(ctx context.Context, from hello, group uint32, r *snapshot
 		case a := <-answer:
 			return a.Response, a.Error
 		case <-tick.C:
-			_ = r.nc.SetWriteDeadline(m.c.Now().Add(m.c.SnapshotStall))
+			_ = r.nc.SetWriteDeadline(now().Add(m.c.SnapshotStall))
 			if _, err := r.nc.Write(progress); err != nil {
 				_ = r.nc.Close() // so that Raft's reading ends too
 				return nil, stalled(err, m.c.SnapshotStall)
@@ -257,7 +257,7 @@ func (r *snapshotReader) Read(p []byte) (int, error) {
 }
 
 func (r *snapshotReader) fill() {
-	_ = r.nc.SetReadDeadline(r.m.c.Now().Add(r.m.c.SnapshotStall))
+	_ = r.nc.SetReadDeadline(now().Add(r.m.c.SnapshotStall))
 	h, body, err := r.in.next()
 	switch {
 	case errors.Is(err, io.EOF):

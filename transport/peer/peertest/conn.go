@@ -7,6 +7,9 @@ import (
 	"time"
 )
 
+// now is the bubble's time.
+func now() time.Time { return time.Now() }
+
 // segment is what one Write has put in; it can be read from at.
 type segment struct {
 	at   time.Time
@@ -43,7 +46,7 @@ type deadline struct {
 	timer *time.Timer
 }
 
-func (d *deadline) passed() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
+func (d *deadline) passed() bool { return !d.at.IsZero() && !now().Before(d.at) }
 
 // set wakes everyone when the deadline comes.
 func (d *deadline) set(n *Network, at time.Time) {
@@ -86,9 +89,9 @@ func (c *Conn) Read(p []byte) (int, error) {
 			return 0, c.fail("read", os.ErrDeadlineExceeded)
 		}
 		if !s.held() {
-			now := time.Now()
-			if len(s.segments) > 0 && !s.segments[0].at.After(now) {
-				return s.take(p, now), nil
+			present := now()
+			if len(s.segments) > 0 && !s.segments[0].at.After(present) {
+				return s.take(p, present), nil
 			}
 			if len(s.segments) == 0 && s.closed {
 				return 0, io.EOF
@@ -106,9 +109,9 @@ func (c *Conn) Read(p []byte) (int, error) {
 }
 
 // take moves what has arrived into p.
-func (s *stream) take(p []byte, now time.Time) int {
+func (s *stream) take(p []byte, present time.Time) int {
 	n := 0
-	for len(s.segments) > 0 && n < len(p) && !s.segments[0].at.After(now) {
+	for len(s.segments) > 0 && n < len(p) && !s.segments[0].at.After(present) {
 		g := &s.segments[0]
 		k := copy(p[n:], g.data)
 		n += k
@@ -141,7 +144,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 			return written, nil
 		}
 		if room := min(windowBytes-s.bytes, len(p)); room > 0 {
-			at := time.Now().Add(c.n.delay[pair(s.from, s.to)])
+			at := now().Add(c.n.delay[pair(s.from, s.to)])
 			s.segments = append(s.segments, segment{at: at, data: append([]byte(nil), p[:room]...)})
 			s.bytes += room
 			written += room
