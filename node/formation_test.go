@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"google.golang.org/protobuf/types/known/durationpb"
-
 	"github.com/carillon-timers/carillon/client"
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
@@ -57,7 +55,7 @@ func TestJoinAndWipedDisk(t *testing.T) {
 	batch := &carillonv1.ScheduleBatchRequest{}
 	for _, id := range []string{"a", "b"} {
 		batch.Items = append(batch.Items, &carillonv1.ScheduleRequest{Timer: &carillonv1.Timer{
-			Id: id, When: &carillonv1.Timer_Delay{Delay: durationpb.New(time.Hour)}, Target: &carillonv1.Timer_Queue{Queue: "q"},
+			Id: id, When: inAnHour, Target: &carillonv1.Timer_Queue{Queue: "q"},
 		}})
 	}
 	resp, err := proxy.ScheduleBatch(t.Context(), batch)

@@ -124,6 +124,7 @@ type part struct {
 	name   string
 	cancel context.CancelFunc
 	done   chan struct{} // closed when it has ended
+	err    error         // of its end after it was told to stop; set before done is closed
 }
 
 // start runs a part; if it ends with an error before it was stopped, the node stops.
@@ -137,8 +138,8 @@ func (n *Node) start(name string, run func(ctx context.Context) error) *part {
 		case err == nil:
 		case ctx.Err() == nil:
 			n.fail(fmt.Errorf("%s: %w", name, err))
-		default:
-			n.log.Debug("stopped", "part", name, "error", err)
+		case !errors.Is(err, context.Canceled):
+			p.err = fmt.Errorf("%s: %w", name, err)
 		}
 	})
 	return p
@@ -149,7 +150,7 @@ func (p *part) stop(ctx context.Context) error {
 	p.cancel()
 	select {
 	case <-p.done:
-		return nil
+		return p.err
 	case <-ctx.Done():
 		return fmt.Errorf("%s did not stop in time", p.name)
 	}

@@ -92,33 +92,32 @@ func (s *replicaSet) local(id int) localShard {
 	return nil
 }
 
-// run supervises until the context ends, and returns when all replicas have stopped.
+// run supervises until the context ends, and returns when all replicas have stopped; the error names those that did not
+// stop cleanly.
 func (s *replicaSet) run(ctx context.Context) error {
 	var supervised sync.WaitGroup
-	defer supervised.Wait()
-	for {
+	var errs [MaxShards]error // each written by its supervisor
+	for ctx.Err() == nil {
 		select {
 		case r := <-s.wanted:
-			supervised.Go(func() { s.supervise(ctx, r) })
+			supervised.Go(func() { errs[r.id] = s.supervise(ctx, r) })
 		case <-ctx.Done():
-			return nil
 		}
 	}
+	supervised.Wait()
+	return errors.Join(errs[:]...)
 }
 
 // supervise opens the replica again when it has stopped for a reason that may pass; after one that cannot, it stays
 // closed, and the process and the other shards live on.
-func (s *replicaSet) supervise(ctx context.Context, r *replica) {
+func (s *replicaSet) supervise(ctx context.Context, r *replica) error {
 	log := s.log.With("shard", r.id)
 	wait := reopenMin
 	for ctx.Err() == nil {
 		began := s.n.mono()
 		err := s.runOnce(ctx, r)
 		if ctx.Err() != nil {
-			if err != nil {
-				log.Warn("the replica did not stop cleanly", "error", err)
-			}
-			return
+			return err
 		}
 		if err == nil {
 			err = errors.New("the replica ended by itself")
@@ -127,7 +126,7 @@ func (s *replicaSet) supervise(ctx context.Context, r *replica) {
 			words := err.Error()
 			r.failed.Store(&words)
 			log.Error("the replica has FAILED and stays closed; it needs a hand", "error", err)
-			return
+			return nil
 		}
 		if s.n.mono().Sub(began) > reopenReset {
 			wait = reopenMin
@@ -137,6 +136,7 @@ func (s *replicaSet) supervise(ctx context.Context, r *replica) {
 		wait = min(2*wait, reopenMax)
 		r.reopened.Add(1)
 	}
+	return nil
 }
 
 // runOnce opens the replica and runs it until it stops. The preferred node gives a shard its first configuration, and
