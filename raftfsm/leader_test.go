@@ -198,6 +198,45 @@ func TestFollowAndLeadAgain(t *testing.T) {
 	}
 }
 
+// Another leader numbers its holds alike. Its commands must not lift those of this replica.
+func TestHoldsOfAnotherLeader(t *testing.T) {
+	t.Parallel()
+	r := leading(t)
+	r.apply(&logv1.Entry{Epoch: 1, ClockMs: 1000, Commands: []*Command{schedule("a", 900)}})
+	mine, _ := r.stamped(1, 1000, reCancel("a", 99))
+	theirs := reCancel("a", 98)
+	theirs.GetCancel().Hold = mine.Commands[0].GetCancel().Hold
+	r.apply(&logv1.Entry{Epoch: 2, ClockMs: 1000, Commands: []*Command{theirs}})
+	if !r.describe("a").Held {
+		t.Fatal("a command of another leader lifted the hold")
+	}
+}
+
+// A delivery that failed is over: a cancel during the back-off finds nothing handed out.
+func TestCancelInBackoff(t *testing.T) {
+	t.Parallel()
+	r := leading(t)
+	r.one(1, 9000, schedule("a", 900))
+	r.handOut(1, "a")
+	if got := r.one(1, 9000, retry("a", 2, 0, 1)); got.Code != OK || got.Due < 9900 || got.Due > 10100 {
+		t.Fatalf("retry gives %+v", got)
+	}
+	if got := r.one(1, 9000, cancel("a")); got.Answer != AnswerCancelled {
+		t.Fatalf("answer %d, want %d", got.Answer, AnswerCancelled)
+	}
+}
+
+// A leader that does not know yet that it was replaced hands nothing out once the log says so.
+func TestOldLeaderHandsNothingOut(t *testing.T) {
+	t.Parallel()
+	r := leading(t)
+	r.one(1, 1000, schedule("a", 900))
+	r.apply(begin(2, 1000))
+	if r.handOut(1, "a") {
+		t.Fatal("handed out under an epoch that is over")
+	}
+}
+
 // The leader's notes go with the table that they are about.
 func TestRestoreForgetsNotes(t *testing.T) {
 	t.Parallel()

@@ -80,7 +80,7 @@ func TestOrderModel(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(7, 7))
 			m := newOrderModel()
-			for round := range 40 {
+			for round := range 20 {
 				for range 400 {
 					namespace, id := shape(rng)
 					// In turn rather grow and rather shrink.
