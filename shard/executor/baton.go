@@ -27,14 +27,21 @@ type baton struct {
 	passes atomic.Uint64
 }
 
-// grace is how long the baton lies before the standby takes it although no deadline has come, because something was
-// pushed or a turn left something to do.
-const grace = 100 * time.Microsecond
+const (
+	// grace is how long the baton lies before the standby takes it although no deadline has come, because something was
+	// pushed or a turn left something to do.
+	grace = 100 * time.Microsecond
+	// helpAfter is how long the baton lies before the standby helps with the slow part, if that is more than one call.
+	helpAfter = time.Millisecond
+)
 
-// layDown leaves the baton to who comes first, after a turn that found nothing to do for wait.
-func (l *Loop) layDown(wait time.Duration) {
-	if wait == 0 {
+// layDown leaves the baton to who comes first, after a turn that found nothing to do for wait and has left some calls.
+func (l *Loop) layDown(wait time.Duration, calls int) {
+	switch {
+	case wait == 0:
 		wait = grace
+	case calls > 1:
+		wait = min(wait, helpAfter)
 	}
 	b := &l.baton
 	b.until.Store(int64(l.clock.since() + wait))
@@ -106,17 +113,16 @@ func (l *Loop) hold(ctx context.Context) {
 	var w work
 	for ctx.Err() == nil {
 		wait := l.turn(&w)
-		if w.empty() {
-			if wait > 0 {
-				l.stats.sleeps.Add(1)
-				l.baton.bed.sleep(wait)
+		switch calls := l.slow.add(&w); {
+		case calls > 0:
+			l.layDown(wait, calls)
+			l.slow.do(l.log)
+			if !l.pickUp() {
+				return
 			}
-			continue
-		}
-		l.layDown(wait)
-		w.do(l.log)
-		if !l.pickUp() {
-			return
+		case wait > 0:
+			l.stats.sleeps.Add(1)
+			l.baton.bed.sleep(wait)
 		}
 	}
 }

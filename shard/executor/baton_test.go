@@ -107,3 +107,51 @@ func pushAndWait(t *testing.T, s Sleeper) {
 		}
 	}
 }
+
+// A push that falls between the end of a turn and the moment at which the baton lies, while the slow part then waits for
+// just that push, must bring the standby.
+func TestNoPushIsLostAsTheBatonIsLaidDown(t *testing.T) {
+	loop := NewLoop(LoopOptions{Logger: quiet, Workers: 3})
+	loop.clock.sleepMax = time.Hour
+	ctx, cancel := context.WithCancel(t.Context())
+	var run sync.WaitGroup
+	table := newFakeTable()
+	gone, waited := make(chan struct{}, 1), make(chan struct{}, 1)
+	e := loop.Add(Options{Table: table, Deliverer: readyFunc(func(src Source, q Queue) {
+		for _, d := range src.Take(q, 1) {
+			table.remove(d.Record.ID, d.Token.Revision)
+			if q.Name == "go" {
+				gone <- struct{}{}
+				continue
+			}
+			select {
+			case <-gone:
+			case <-ctx.Done():
+			}
+			waited <- struct{}{}
+		}
+	})})
+	table.feed = e.Feed()
+	table.lead(1)
+	e.Lead(1)
+	run.Go(func() {
+		if err := loop.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	defer run.Wait()
+	defer cancel()
+	limit := time.After(20 * time.Second)
+	begin := time.Now()
+	for i := 0; time.Since(begin) < time.Second; i++ {
+		table.schedule(fmt.Sprint("wait", i), "wait", time.Now().UnixMilli(), 3_600_000, 0)
+		for spin := time.Now(); time.Since(spin) < time.Duration(i%150)*time.Microsecond; {
+		}
+		table.schedule(fmt.Sprint("go", i), "go", time.Now().UnixMilli(), 3_600_000, 0)
+		select {
+		case <-waited:
+		case <-limit:
+			t.Fatalf("round %d: a push was not seen", i)
+		}
+	}
+}

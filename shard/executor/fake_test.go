@@ -212,6 +212,7 @@ type bench struct {
 	settled []*raftfsm.Command
 	told    map[Queue]int
 	lease   bool
+	onLease func() // is called when the lease is asked for, if it is set
 	w       work
 }
 
@@ -229,8 +230,13 @@ func (b *bench) add(shard uint32) (*Exec, *fakeTable) {
 	e := b.loop.Add(Options{
 		Table: table, Shard: shard,
 		Deliverer: readyFunc(func(_ Source, q Queue) { b.told[q]++ }),
-		LeaseHeld: func() bool { return b.lease },
-		Settle:    func(cmds []*raftfsm.Command) { b.settled = append(b.settled, cmds...) },
+		LeaseHeld: func() bool {
+			if b.onLease != nil {
+				b.onLease()
+			}
+			return b.lease
+		},
+		Settle: func(cmds []*raftfsm.Command) { b.settled = append(b.settled, cmds...) },
 	})
 	table.feed = e.Feed()
 	return e, table
@@ -240,14 +246,21 @@ func (b *bench) millis() int64 { return b.now.UnixMilli() }
 
 func (b *bench) pass(d time.Duration) { b.now = b.now.Add(d) }
 
+// turn takes one turn and does what it left.
+func (b *bench) turn() (wait time.Duration, calls int) {
+	wait = b.loop.turn(&b.w)
+	calls = b.loop.slow.add(&b.w)
+	b.loop.slow.do(quiet)
+	return wait, calls
+}
+
 // settle takes turns until nothing is left to do now.
 func (b *bench) settle() {
 	b.t.Helper()
 	for range 100_000 {
-		if wait := b.loop.turn(&b.w); wait > 0 && b.w.empty() {
+		if wait, calls := b.turn(); wait > 0 && calls == 0 {
 			return
 		}
-		b.w.do(quiet)
 	}
 	b.t.Fatal("the loop does not come to rest")
 }

@@ -18,6 +18,7 @@ type Loop struct {
 	log   *slog.Logger
 	clock *clock
 	baton baton
+	slow  slowPart
 	// running says that the baton's alarms are there.
 	running atomic.Bool
 	stats   loopCounters

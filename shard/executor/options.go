@@ -16,6 +16,8 @@ const (
 	// opsSlice is how many ops one shard applies to its wheel in a turn, opsBudget how many all shards together.
 	opsSlice  = 1024
 	opsBudget = 4096
+	// readyBudget is how many queues are found ready before the Deliverer is told of them and the turn ends.
+	readyBudget = 8
 	// rearmSlice is how many slots of a former epoch one shard re-arms in a turn.
 	rearmSlice = 1024
 	// handOutSlice is how many timers Take asks the table for at once.

@@ -247,3 +247,55 @@ func TestLeadTwice(t *testing.T) {
 		t.Fatalf("settled %v", b.settled)
 	}
 }
+
+// A timer that a command in flight holds leaves the ready list, and comes back when the hold is lifted, or when another
+// epoch has forgotten it.
+func TestHeldComesBack(t *testing.T) {
+	t.Parallel()
+	for _, lift := range []string{"release", "lead"} {
+		b := newBench(t)
+		b.lead(1)
+		b.table.schedule("a", "q", b.millis(), 60_000, b.millis())
+		b.settle()
+		b.table.hold("a")
+		if got := b.exec.Take(q("q"), 1); len(got) != 0 {
+			t.Fatalf("handed out %v", ids(got))
+		}
+		if s := b.exec.Stats(); s.Held != 1 || s.Ready != 0 || s.Overdue != 1 || s.Refused != 1 || b.exec.Waiting(q("q")) {
+			t.Fatalf("held: %+v", s)
+		}
+		if lift == "release" {
+			b.table.release("a")
+		} else {
+			b.lead(2)
+		}
+		b.settle()
+		if !b.exec.Waiting(q("q")) {
+			t.Fatalf("after %s the queue has nothing", lift)
+		}
+		if got := b.exec.Take(q("q"), 1); len(got) != 1 {
+			t.Fatalf("after %s took %v", lift, ids(got))
+		}
+	}
+}
+
+// A shard that loses the leadership in the middle of a turn has nothing ready, and loses nothing.
+func TestFollowInATurn(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.lead(1)
+	b.table.schedule("a", "q", b.millis()+1, 60_000, b.millis())
+	b.settle()
+	b.onLease = b.exec.Follow
+	b.pass(time.Second)
+	b.settle()
+	if s := b.exec.Stats(); s.Ready != 0 || s.Armed != 1 || b.told[q("q")] != 0 {
+		t.Fatalf("%+v, told %d times", s, b.told[q("q")])
+	}
+	b.onLease = nil
+	b.lead(2)
+	b.settle()
+	if got := b.exec.Take(q("q"), 1); len(got) != 1 {
+		t.Fatalf("took %v", ids(got))
+	}
+}

@@ -76,9 +76,6 @@ func pingPong(t *testing.T, s *bed, rounds int64) {
 		}
 	}
 	all.Wait()
-	if published[0].Load() < 100 {
-		t.Fatalf("only %d rounds", published[0].Load())
-	}
 }
 
 // The sleeper's own deadlines race with wake-ups; neither may make a later sleep longer than it is.

@@ -334,7 +334,7 @@ func (e *Exec) touch(l *readyList, w *work) {
 		return
 	}
 	l.touched = w.turn
-	w.ready = append(w.ready, readyCall{e, l.queue})
+	w.ready = append(w.ready, call{exec: e, queue: l.queue})
 }
 
 // retryWait is how long it is until retryAt, if it is set.
