@@ -171,9 +171,14 @@ func TestCallerLeaves(t *testing.T) {
 				}
 			})
 		}
-		synctest.Wait()
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 		defer cancel()
+		callers.Go(func() { // in flight on the other lane
+			if _, err := cl.Cancel(ctx, "unknown"); !errors.Is(err, client.ErrUnknown) || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("sent and not answered, but: %v", err)
+			}
+		})
+		synctest.Wait()
 		_, err := cl.Schedule(ctx, client.Timer{ID: "leaves", Queue: "q"})
 		if !errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrUnknown) {
 			t.Errorf("never sent, but: %v", err)

@@ -148,6 +148,13 @@ func TestMembersChange(t *testing.T) {
 		if _, err := cl.Get(t.Context(), "a"); err != nil {
 			t.Error(err)
 		}
+		c.hook(func(c *cluster) { clear(c.dials) })
+		time.Sleep(time.Minute)
+		c.hook(func(c *cluster) {
+			if n := c.dials["n2:7400"]; n > 0 {
+				t.Errorf("a node that is no member any more was dialled %d times", n)
+			}
+		})
 	})
 }
 

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/proto"
@@ -37,6 +38,7 @@ type cluster struct {
 	answers map[string]*carillonv1.ScheduleResponse // by request ID
 	seen    []seen
 	applied int
+	dials   map[string]int // by address
 	// item is asked before a schedule or cancel is applied; an error is the item's answer.
 	item func(n *node, id string) *carillonv1.ItemError
 	// call is asked before a batch is applied, reply afterwards: an error is the answer to the whole call.
@@ -71,6 +73,7 @@ type node struct {
 func newCluster(t *testing.T, shards int, ids ...string) *cluster {
 	c := &cluster{
 		shards: shards, nodes: make(map[string]*node), leaders: make([]string, shards),
+		dials:  make(map[string]int),
 		timers: make(map[string]*carillonv1.TimerStatus), answers: make(map[string]*carillonv1.ScheduleResponse),
 	}
 	for _, id := range ids {
@@ -96,7 +99,9 @@ func (c *cluster) start(id string) *node {
 	}
 	n.alive = true
 	n.listener = bufconn.Listen(1 << 20)
-	n.server = grpc.NewServer()
+	n.server = grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
+		MinTime: 10 * time.Second, PermitWithoutStream: true, // as the real one
+	}))
 	carillonv1.RegisterTimersServer(n.server, n)
 	carillonv1.RegisterDeliveriesServer(n.server, n)
 	carillonv1.RegisterClusterServer(n.server, n)
@@ -138,6 +143,7 @@ func (c *cluster) lead(id string) {
 // dial is the dialer of a client.
 func (c *cluster) dial(ctx context.Context, addr string) (net.Conn, error) {
 	c.mu.Lock()
+	c.dials[addr]++
 	n := c.nodes[strings.TrimSuffix(addr, ":7400")]
 	var l *bufconn.Listener
 	if n != nil {
