@@ -73,7 +73,7 @@ func (w *Wheel) Next() (Tick, bool) {
 		t = max(w.base, w.earliest(l, t))
 	}
 	for k := range levels {
-		if at := max(w.base, w.open[k]-span(k+1)/2); at < t && w.aheadSize(k) > w.limits.aheadBig {
+		if at := max(w.base, w.open[k]-span(k+1)/2); at < t && w.aheadDue(k) {
 			t = at
 		}
 	}
@@ -88,13 +88,9 @@ func (w *Wheel) first() (t Tick, l int) {
 		if !ok {
 			continue
 		}
-		t := w.base&^(span(l)-1) + Tick(d)<<(levelBits*l)
-		if t >= w.open[l] && w.aheadSize(l) == 0 {
-			w.open[l] += span(l + 1) // the sweep took the rest of a block that was being moved ahead
-		}
-		if t < w.open[l] {
+		if t := w.base&^(span(l)-1) + Tick(d)<<(levelBits*l); t < w.open[l] {
 			return t, l
-		}
+		} // else it was moved ahead, and the rest of its block comes first
 	}
 	if w.farLen() > 0 {
 		return max(w.open[levels-1], w.farMin&^(span(levels)-1)), levels
@@ -118,16 +114,32 @@ func (w *Wheel) openAhead(budget int) {
 	w.aheadAt = w.base + Tick(w.limits.aheadEach)
 	for l := levels - 1; l >= 0; l-- {
 		left := w.open[l] - w.base
-		if left > span(l+1)/2 || l < levels-1 && w.open[l] == w.open[l+1] {
+		if left > span(l+1)/2 || !w.aheadDue(l) {
 			continue
 		}
-		if size := w.aheadSize(l); size > w.limits.aheadBig {
-			slice := min(max(w.limits.aheadMin, 2*size/int(left)), budget)
-			budget -= slice
-			w.moveDown(l+1, w.open[l], &slice)
-			w.aheadAt = w.base
-		}
+		slice := min(max(w.limits.aheadMin, 2*w.aheadSize(l)/int(left)), budget)
+		budget -= slice
+		w.moveDown(l+1, w.open[l], &slice)
+		w.aheadAt = w.base
 	}
+}
+
+// aheadDue says that the block that level l takes over next is large, or was moved in part, and that the level above has it.
+func (w *Wheel) aheadDue(l int) bool {
+	if l < levels-1 && w.open[l] == w.open[l+1] {
+		return false
+	}
+	size := w.aheadSize(l)
+	return size > w.limits.aheadBig || size > 0 && w.ahead(l)
+}
+
+// ahead says that a part of its next block has been moved to level l.
+func (w *Wheel) ahead(l int) bool {
+	if w.open[l]-w.base > span(l+1)/2 {
+		return false
+	}
+	d, ok := w.bits[l].from(int(w.open[l]>>(levelBits*l)) & posMask)
+	return ok && d < levelSlots/2
 }
 
 // aheadSize is the number of elements in the block that level l takes over next.

@@ -101,6 +101,14 @@ func (w *Wheel) unlink(si int, prev, next uint32) {
 	}
 	if s.head == 0 {
 		w.emptied(si)
+		w.restTaken(si/levelSlots - 1)
+	}
+}
+
+// restTaken opens the next block of level l if a part of it was moved ahead and the sweep has taken all the rest.
+func (w *Wheel) restTaken(l int) {
+	if l >= 0 && w.aheadSize(l) == 0 && w.ahead(l) {
+		w.open[l] += span(l + 1)
 	}
 }
 
