@@ -167,14 +167,11 @@ func TestNodeCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	worker := work(t, cl, "cut")
 	wire.set(true)
-	seen := map[string]bool{}
-	for len(seen) < count { // what was on its way when the cable was cut comes again
-		for _, d := range collect(t, cl, "cut", count-len(seen)) {
-			if d.HandedOut.Before(d.Due) {
-				t.Errorf("%s was early", d.ID)
-			}
-			seen[d.ID] = true
+	for _, d := range worker.wait(t, "cut-", count) { // what was on its way when the cable was cut comes again
+		if d.HandedOut.Before(d.Due) {
+			t.Errorf("%s was early", d.ID)
 		}
 	}
 	leads := func() (map[string]int, error) {

@@ -19,7 +19,9 @@ import (
 const (
 	formEvery   = 100 * time.Millisecond // how often formation looks again when nothing wakes it
 	formTimeout = 3 * time.Second        // bounds one call of formation
-	sayEvery    = 5 * time.Second        // how often the reason for waiting is logged
+	// rivalPatience is how long a process of this node's ID with another disk is believed to be one that has just died.
+	rivalPatience = 4 * time.Second
+	sayEvery      = 5 * time.Second // how often the reason for waiting is logged
 )
 
 // formation brings a node into its cluster: with data it goes on where it was; else it joins the cluster that gossip
@@ -52,7 +54,11 @@ func (f *formation) run(ctx context.Context) error {
 
 func (f *formation) step(ctx context.Context) (done bool, err error) {
 	if rival, ok := f.n.gossip.twin(); ok && rival.Boot < f.n.boot && rival.Disk != f.n.identity.get().DiskUUID {
-		return false, fmt.Errorf("node ID %s is in use by the process at %s, with another disk: give this node another --id", f.n.config.ID, rival.Peer)
+		if f.n.mono().Sub(rival.Since) > rivalPatience {
+			return false, fmt.Errorf("node ID %s is in use by the process at %s, with another disk: give this node another --id", f.n.config.ID, rival.Peer)
+		}
+		f.say("waiting to see whether another process lives under this node's ID", "at", rival.Peer)
+		return false, nil
 	}
 	id := f.n.identity.get()
 	switch {

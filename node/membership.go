@@ -55,6 +55,8 @@ type gossip struct {
 
 	list  atomic.Pointer[memberlist.Memberlist] // set by start
 	tried atomic.Bool                           // every seed has been asked once
+
+	stopped atomic.Bool // memberlist has been shut down
 }
 
 func newGossip(meta nodeMeta, now func() time.Time, log *slog.Logger) *gossip {
@@ -82,7 +84,7 @@ func (g *gossip) start(bind, advertise string) (string, error) {
 	c.SuspicionMult, c.SuspicionMaxTimeoutMult, c.AwarenessMaxMultiplier = 3, 3, 2
 	c.GossipInterval, c.TCPTimeout, c.EnableCompression = 50*time.Millisecond, 2*time.Second, false
 	c.Delegate, c.Events, c.Alive = (*gossipDelegate)(g), (*gossipDelegate)(g), (*gossipDelegate)(g)
-	c.Logger = log.New(gossipLog{g.log}, "", 0)
+	c.Logger = log.New((*gossipLog)(g), "", 0)
 	list, err := memberlist.Create(c)
 	if err != nil {
 		return "", fmt.Errorf("gossip on %s: %w", bind, err)
@@ -218,6 +220,7 @@ func (g *gossip) stop(wait time.Duration) error {
 	if err := list.Leave(wait); err != nil {
 		g.log.Debug("gossip: leave", "error", err)
 	}
+	defer g.stopped.Store(true)
 	return list.Shutdown()
 }
 
@@ -312,11 +315,14 @@ func (*gossipDelegate) GetBroadcasts(int, int) [][]byte { return nil }
 func (*gossipDelegate) LocalState(bool) []byte          { return nil }
 func (*gossipDelegate) MergeRemoteState([]byte, bool)   { /* no state of our own */ }
 
-// gossipLog brings memberlist's lines to slog; a rumour's troubles are of interest only to who debugs.
-type gossipLog struct{ log *slog.Logger }
+// gossipLog brings memberlist's lines to slog; a rumour's troubles are of interest only to who debugs. Some goroutines of
+// memberlist end a little after its Shutdown: what they say then is dropped.
+type gossipLog gossip
 
-func (w gossipLog) Write(line []byte) (int, error) {
-	w.log.Debug(strings.TrimSpace(string(line)))
+func (g *gossipLog) Write(line []byte) (int, error) {
+	if !g.stopped.Load() {
+		g.log.Debug(strings.TrimSpace(string(line)))
+	}
 	return len(line), nil
 }
 
