@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -23,6 +24,7 @@ type op struct {
 	notBefore time.Time     // when the next attempt may be made
 	failures  int
 	hops      int
+	writes    bool  // it is no read
 	maybe     bool  // an attempt may have been applied
 	last      error // of the last attempt
 
@@ -31,8 +33,8 @@ type op struct {
 	reply any
 }
 
-func (c *Client) newOp(namespace, id string) *op {
-	return &op{namespace: namespace, id: id, started: c.cfg.Now()}
+func (c *Client) newOp(namespace, id string, writes bool) *op {
+	return &op{namespace: namespace, id: id, writes: writes, started: c.cfg.Now()}
 }
 
 // judge takes the error of an attempt: the op is done, or may be tried again from notBefore on.
@@ -57,6 +59,12 @@ func (c *Client) judge(o *op, shard int, e *endpoint, err error) {
 		c.hint()
 	case *OverloadedError:
 		wait = max(wait, pause(o.failures, firstOverloadPause, maxOverloadPause), v.RetryAfter+jitter(v.RetryAfter/2))
+	case *StatusError:
+		o.done, o.err = true, err
+		if o.writes && v.broken() {
+			o.err = fmt.Errorf("%w: %w", ErrUnknown, err)
+		}
+		return
 	default:
 		o.done, o.err = true, err
 		return
@@ -87,13 +95,13 @@ func (o *op) since(now time.Time) time.Duration {
 
 // read repeats a call that changes nothing until it is answered.
 func (c *Client) read(ctx context.Context, namespace, id string, call func(context.Context, *endpoint) error) error {
-	return c.repeat(ctx, c.newOp(namespace, id), false, func(ctx context.Context, e *endpoint, _ time.Duration) error {
+	return c.repeat(ctx, c.newOp(namespace, id, false), func(ctx context.Context, e *endpoint, _ time.Duration) error {
 		return call(ctx, e)
 	})
 }
 
 // repeat makes attempts of a call that is not joined until one is answered. The call is told op.since.
-func (c *Client) repeat(ctx context.Context, o *op, writes bool, call func(context.Context, *endpoint, time.Duration) error) error {
+func (c *Client) repeat(ctx context.Context, o *op, call func(context.Context, *endpoint, time.Duration) error) error {
 	ctx, cancel := c.withDeadline(ctx)
 	defer cancel()
 	for {
@@ -115,7 +123,7 @@ func (c *Client) repeat(ctx context.Context, o *op, writes bool, call func(conte
 				return nil
 			}
 			if ctx.Err() != nil { // not the node's fault
-				return gaveUp(ctx, writes, o.last)
+				return gaveUp(ctx, o.writes, o.last)
 			}
 			c.judge(o, shard, e, atAddress(e.addr, err))
 		}
@@ -123,7 +131,7 @@ func (c *Client) repeat(ctx context.Context, o *op, writes bool, call func(conte
 			return o.err
 		}
 		if sleep(ctx, o.notBefore.Sub(c.cfg.Now())) != nil {
-			return gaveUp(ctx, writes && o.maybe, o.last)
+			return gaveUp(ctx, o.writes && o.maybe, o.last)
 		}
 	}
 }

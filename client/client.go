@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -199,7 +200,7 @@ func atAddress(addr string, err error) error {
 	var unavailable *unavailableError
 	if errors.As(err, &unavailable) {
 		named := *unavailable
-		named.message = addr + ": " + named.message
+		named.message = addr + ": " + strings.TrimPrefix(named.message, "dial tcp "+addr+": ")
 		return &named
 	}
 	return err

@@ -21,8 +21,8 @@ var (
 	ErrNotFound = errors.New("timer not found")
 	// ErrAlreadyExists: a pending timer has the ID, and the if-exists policy is fail.
 	ErrAlreadyExists = errors.New("timer already exists")
-	// ErrUnknown: the context ended while it was not known whether the write had been applied; repeat it with the same
-	// request ID, or read the timer.
+	// ErrUnknown: the context ended, or the server failed, while it was not known whether the write had been applied; repeat
+	// it with the same request ID, or read the timer.
 	ErrUnknown = errors.New("outcome unknown")
 	// ErrUnavailable: no node could serve the call before the context ended; nothing was changed.
 	ErrUnavailable = errors.New("cluster unavailable")
@@ -68,13 +68,18 @@ func (e *OverloadedError) Error() string {
 	return "limit reached: " + e.Limit
 }
 
-// StatusError is any other refusal of a server.
+// StatusError is any other answer of a server. If a write was cut short by it (an internal error), it comes with ErrUnknown.
 type StatusError struct {
 	Code    codes.Code
 	Message string
 }
 
 func (e *StatusError) Error() string { return e.Message }
+
+// broken says that the server did not refuse but fail, at some point of its work.
+func (e *StatusError) broken() bool {
+	return e.Code == codes.Internal || e.Code == codes.Unknown || e.Code == codes.DataLoss
+}
 
 // notLeaderError: not applied; the leader and its address are empty if the node knows none.
 type notLeaderError struct{ leader, addr string }

@@ -320,6 +320,11 @@ func TestTypedErrors(t *testing.T) {
 			if time.Since(begin) != 0 {
 				t.Errorf("%v %s: was tried again", test.code, test.reason)
 			}
+			_, err := cl.Cancel(t.Context(), "a")
+			_, readErr := cl.Get(t.Context(), "a")
+			if errors.Is(err, client.ErrUnknown) != (test.code == codes.Internal) || errors.Is(readErr, client.ErrUnknown) {
+				t.Errorf("%v %s: is the outcome known? %v, %v", test.code, test.reason, err, readErr)
+			}
 		}
 	})
 }

@@ -108,7 +108,7 @@ func (c *Client) scheduleOp(t *Timer) (*op, error) {
 	if t.RequestID == "" {
 		t.RequestID = newRequestID()
 	}
-	o := c.newOp(c.cfg.Namespace, t.ID)
+	o := c.newOp(c.cfg.Namespace, t.ID, true)
 	o.schedule, o.delay = t.request(c.cfg.Namespace), t.After
 	return o, nil
 }
@@ -228,7 +228,7 @@ func (c *Client) cancelOp(x Cancellation) (*op, error) {
 	if x.RequestID == "" {
 		x.RequestID = newRequestID()
 	}
-	o := c.newOp(c.cfg.Namespace, x.ID)
+	o := c.newOp(c.cfg.Namespace, x.ID, true)
 	o.cancel = &carillonv1.CancelRequest{
 		Namespace: c.cfg.Namespace, Id: x.ID, RequestId: x.RequestID, ExpectedRevision: x.ExpectedRevision,
 	}
@@ -270,8 +270,8 @@ func (c *Client) Reschedule(ctx context.Context, id string, m Move) (Scheduled, 
 	if !m.Due.IsZero() {
 		request.When = &carillonv1.RescheduleRequest_Due{Due: timestamppb.New(m.Due)}
 	}
-	o := c.newOp(c.cfg.Namespace, id)
-	err := c.repeat(ctx, o, true, func(ctx context.Context, e *endpoint, since time.Duration) error {
+	o := c.newOp(c.cfg.Namespace, id, true)
+	err := c.repeat(ctx, o, func(ctx context.Context, e *endpoint, since time.Duration) error {
 		if m.Due.IsZero() {
 			request.When = &carillonv1.RescheduleRequest_Delay{Delay: durationpb.New(max(0, m.After-since))}
 		}
