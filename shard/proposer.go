@@ -176,6 +176,10 @@ func (p *proposer) enqueue(c *call) error {
 		return p.s.notLeader()
 	case stopped:
 		return ErrUnavailable
+	case leading:
+		if !p.s.lease.held(p.epoch) {
+			return fmt.Errorf("%w: no majority answers", ErrUnavailable)
+		}
 	}
 	if err := p.admit(len(c.cmds), bytes, schedules); err != nil {
 		p.counts.Overloaded++

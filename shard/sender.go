@@ -216,8 +216,7 @@ func (p *proposer) crash(f *flight, why error) {
 	}
 }
 
-// become changes the role. Unless it goes on to lead under the same epoch, all waiters are failed: what is in flight is
-// unknown, what waits was not applied.
+// become changes the role. Unless it goes on to lead under the same epoch, all waiters are failed.
 func (p *proposer) become(next role, epoch uint64, why error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -228,14 +227,26 @@ func (p *proposer) become(next role, epoch uint64, why error) {
 	p.role, p.epoch = next, epoch
 	p.begin = next == opening
 	if !same {
-		for _, f := range p.flights {
-			p.crash(f, ErrUnknown)
-		}
-		for p.head != nil {
-			p.fail(p.head, why)
-		}
+		p.failAll(why)
 	}
 	p.signal()
+}
+
+// failAll fails all waiters: what is in flight is unknown, what waits was not applied. Called with mu held.
+func (p *proposer) failAll(why error) {
+	for _, f := range p.flights {
+		p.crash(f, ErrUnknown)
+	}
+	for p.head != nil {
+		p.fail(p.head, why)
+	}
+}
+
+// flush fails all waiters of a leader that no majority answers. What is in flight may still be applied.
+func (p *proposer) flush() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failAll(ErrUnavailable)
 }
 
 // again asks for another entry that opens the epoch: the one before may have been refused.

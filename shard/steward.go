@@ -42,6 +42,8 @@ type steward struct {
 	// asked is the term for which an epoch was opened, askedAt when its first entry was sent last. Touched by run alone.
 	asked   uint64
 	askedAt time.Time
+	// heldAt is when the lease was last seen held. Touched by run alone.
+	heldAt time.Time
 }
 
 func newSteward(s *Shard) *steward {
@@ -115,7 +117,9 @@ func (w *steward) look() {
 			w.repeat()
 		}
 	}
-	w.watch(term)
+	if w.reign.Load() != nil {
+		w.watch(term)
+	}
 }
 
 // leadsTerm reads the term and whether this replica leads in it. The two are read at different times, so the term is read
@@ -149,6 +153,7 @@ func (w *steward) repeat() {
 
 // lead starts to fire and to propose under the epoch.
 func (w *steward) lead(epoch uint64) {
+	w.heldAt = w.s.d.Monotonic()
 	w.s.fsm.Lead(epoch)
 	w.reign.Store(&reign{epoch, make(chan struct{})})
 	w.s.exec.Lead(epoch)
@@ -191,13 +196,23 @@ func (w *steward) stop() {
 	w.s.fsm.Follow()
 }
 
-// watch stops a group that is wedged: it has its majority, its disk is not waited for, and yet an entry does not come through.
+// watch looks after what is in flight. If no majority has answered for an election time-out (and Raft has not noticed: its
+// loop waits for the disk, or the process was frozen) the waiters are told that the outcome is unknown. If the majority
+// answers, the disk is not waited for, and yet an entry does not come through, the group is wedged and the replica stops.
 func (w *steward) watch(term uint64) {
-	at, found := w.s.proposer.oldest()
-	if !found || !w.s.lease.held(term) || w.s.disk.writing() > w.s.c.ElectionTimeout {
+	now, limit := w.s.d.Monotonic(), w.s.c.ElectionTimeout
+	if !w.s.lease.held(term) {
+		if now.Sub(w.heldAt) > limit {
+			w.s.proposer.flush()
+		}
 		return
 	}
-	if wait := w.s.d.Monotonic().Sub(at); wait > wedgedAfter*w.s.c.ElectionTimeout {
+	w.heldAt = now
+	at, found := w.s.proposer.oldest()
+	if !found || w.s.disk.writing() > limit {
+		return
+	}
+	if wait := now.Sub(at); wait > wedgedAfter*limit {
 		w.s.log.Error("shard: wedged: an entry is not applied though the majority answers; stopping the replica",
 			"epoch", term, "waited", wait)
 		w.s.fail(ErrWedged)

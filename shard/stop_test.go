@@ -199,6 +199,16 @@ func TestTransferFails(t *testing.T) {
 		if got := c.sink.all(); len(got) != 1 {
 			t.Errorf("%d deliveries", len(got))
 		}
+		// An attempt that is given up at once leaves Raft refusing entries for a while.
+		short, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if err := s.Transfer(short, other.id); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("with little time: %v", err)
+		}
+		start = time.Now()
+		if r := c.propose(after("b", time.Hour))[0]; r.Code != raftfsm.OK || time.Since(start) > 1500*time.Millisecond {
+			t.Errorf("the call after it: %+v after %v", r, time.Since(start))
+		}
 		c.heal()
 		time.Sleep(5 * time.Second)
 		if err := s.Transfer(t.Context(), other.id); err != nil {
