@@ -30,10 +30,11 @@ const (
 
 // directory is this node's replica of the directory group.
 type directory struct {
-	raft  *raft.Raft
-	fsm   *directoryFSM
-	store directoryStore
-	log   *slog.Logger
+	raft      *raft.Raft
+	fsm       *directoryFSM
+	store     directoryStore
+	transport raft.Transport
+	log       *slog.Logger
 
 	futures sync.WaitGroup // who listens to a future; nobody waits for it, see wait
 }
@@ -97,7 +98,7 @@ func openDirectoryOn(o directoryOptions, store directoryStore) (*directory, erro
 	if err != nil {
 		return nil, fmt.Errorf("directory: %w", err)
 	}
-	return &directory{raft: r, fsm: o.fsm, store: store, log: o.log}, nil
+	return &directory{raft: r, fsm: o.fsm, store: store, transport: o.transport, log: o.log}, nil
 }
 
 // directoryServers is the first configuration: the first nodes vote, the rest listens.
@@ -171,10 +172,20 @@ func (d *directory) handOver(ctx context.Context) {
 
 // close stops Raft and then the store; it gives up waiting when ctx ends, and then leaves the store open.
 func (d *directory) close(ctx context.Context) error {
-	if err := d.wait(ctx, d.raft.Shutdown(), directoryTimeout); err != nil {
+	shutdown := d.raft.Shutdown()
+	closeTransport(d.transport)
+	if err := d.wait(ctx, shutdown, directoryTimeout); err != nil {
 		return fmt.Errorf("directory: shutdown: %w", err)
 	}
 	return d.store.Close()
+}
+
+// closeTransport ends what a Raft group that stops still asks of others: they may be stopping too, and two that wait for each
+// other's answers would wait for a call's whole time-out.
+func closeTransport(t raft.Transport) {
+	if c, ok := t.(raft.WithClose); ok {
+		_ = c.Close() // the mux's never fails
+	}
 }
 
 // errRaftTimeout: a future of Raft did not resolve in time; what it stands for may still happen.

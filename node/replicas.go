@@ -142,7 +142,8 @@ func (s *replicaSet) supervise(ctx context.Context, r *replica) error {
 // runOnce opens the replica and runs it until it stops. The preferred node gives a shard its first configuration, and
 // only while the replica has never been opened to the end.
 func (s *replicaSet) runOnce(ctx context.Context, r *replica) error {
-	open, err := shard.Open(s.config(r.id), s.deps(r.id))
+	deps := s.deps(r.id)
+	open, err := shard.Open(s.config(r.id), deps)
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
@@ -152,6 +153,7 @@ func (s *replicaSet) runOnce(ctx context.Context, r *replica) error {
 	if err != nil {
 		return errors.Join(err, open.Close())
 	}
+	defer context.AfterFunc(ctx, func() { closeTransport(deps.Transport) })()
 	r.open.Store(open)
 	defer func() {
 		r.open.Store(nil)
