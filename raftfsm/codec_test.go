@@ -50,7 +50,7 @@ func TestPoison(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	field := func(number, value byte) []byte { return []byte{number<<3 | 0, value} } // a varint field
+	field := func(number, value byte) []byte { return []byte{number << 3, value} } // a varint field
 	inCommand := func(b []byte) []byte { return append([]byte{5<<3 | 2, byte(len(b))}, b...) }
 	inSchedule := func(b []byte) []byte { return inCommand(append([]byte{1<<3 | 2, byte(len(b))}, b...)) }
 	flipped := EncodeEntry(sampleEntry(), nil)
