@@ -20,7 +20,6 @@ type directoryFSM struct {
 
 	mu      sync.Mutex
 	state   *clusterState // guarded by mu; the state itself never changes
-	applied uint64        // guarded by mu: index of the last entry or snapshot
 	failed  error         // guarded by mu: why nothing is applied any more
 	changed chan struct{} // guarded by mu: closed and replaced at each change
 }
@@ -66,7 +65,6 @@ func (f *directoryFSM) Apply(l *raft.Log) any {
 		f.wake()
 		return f.failed
 	}
-	f.applied = l.Index
 	if next != f.state {
 		f.state = next
 		f.wake()

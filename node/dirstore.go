@@ -15,14 +15,12 @@ import (
 	"github.com/carillon-timers/carillon/shard"
 )
 
-const (
-	directoryFile = "raft.db"
-	boltWait      = time.Second // how long the file's lock is waited for
-)
+// boltWait is how long the file's lock is waited for.
+const boltWait = time.Second
 
 // openDirectoryStore opens the directory's log and votes. bbolt panics on some damage: that becomes an error here.
 func openDirectoryStore(dir string) (store directoryStore, err error) {
-	path := filepath.Join(dir, directoryFile)
+	path := filepath.Join(dir, raftFile)
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		if p := recover(); p != nil {

@@ -37,7 +37,7 @@ func TestDamagedShard(t *testing.T) {
 	config := c.config("n1", 0)
 	config.Join = nil
 	c.stop("n1")
-	path := filepath.Join(config.Dir, shardsFolder, "0", directoryFile)
+	path := filepath.Join(config.Dir, shardsFolder, "0", raftFile)
 	if err := os.WriteFile(path, []byte(strings.Repeat("not a log ", 2000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -73,6 +73,30 @@ func TestDamagedShard(t *testing.T) {
 	}
 	if took := time.Since(began); took > 5*time.Second {
 		t.Errorf("the damaged shard was waited for, for %v", took)
+	}
+}
+
+// A replica that ends by itself is opened again, with all that it had; nothing else takes notice.
+func TestReplicaIsOpenedAgain(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, 1)
+	c.startAll(1)
+	cl := c.client()
+	if _, err := cl.Schedule(t.Context(), client.Timer{ID: "kept", After: time.Hour, Queue: "q"}); err != nil {
+		t.Fatal(err)
+	}
+	r := c.nodes["n1"].replicas.get(0)
+	if err := r.open.Load().Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if n := r.reopened.Load(); n != 1 {
+			return fmt.Errorf("opened again %d times", n)
+		}
+		return c.nodes["n1"].readiness()
+	})
+	if s, err := cl.Get(t.Context(), "kept"); err != nil || s.State != client.Pending {
+		t.Errorf("kept: state %v, %v", s.State, err)
 	}
 }
 

@@ -140,12 +140,12 @@ func (id *identity) create(nodeID string) error {
 // checkStores refuses a disk that has lost a store which may have voted.
 func (id *identity) checkStores(d *identityData) error {
 	missing := func(folder, what string) error {
-		entries, err := os.ReadDir(folder)
-		if err == nil && len(entries) > 0 {
+		path := filepath.Join(folder, raftFile)
+		if _, err := os.Stat(path); err == nil {
 			return nil
 		}
-		return fmt.Errorf("%s is recorded in %s but %s is missing or empty: the node could vote twice in one term; "+
-			"restore the folder, or bring the machine back as a new node with an empty data folder and a new ID", what, identityFile, folder)
+		return fmt.Errorf("%s is recorded in %s but %s is missing: the node could vote twice in one term; "+
+			"restore the folder, or bring the machine back as a new node with an empty data folder and a new ID", what, identityFile, path)
 	}
 	if d.Directory == storeOpened {
 		if err := missing(filepath.Join(id.dir, directoryFolder), "the directory"); err != nil {
@@ -170,6 +170,8 @@ func (id *identity) checkStores(d *identityData) error {
 const (
 	directoryFolder = "directory"
 	shardsFolder    = "shards"
+	// raftFile holds the log and the votes, in the directory's folder and in each shard's (package shard names it so).
+	raftFile = "raft.db"
 )
 
 func (id *identity) directoryDir() string { return filepath.Join(id.dir, directoryFolder) }

@@ -38,7 +38,7 @@ func TestIdentitySurvivesARestart(t *testing.T) {
 	if err := id.beginShards([]int{3}); err != nil || !id.firstTime(3) {
 		t.Errorf("first opening: %v, %v", id.firstTime(3), err)
 	}
-	if err := os.WriteFile(filepath.Join(id.shardDir(3), "raft.db"), []byte("x"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(id.shardDir(3), raftFile), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if err := id.endShard(3); err != nil {

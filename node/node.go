@@ -110,14 +110,25 @@ func (n *Node) Run(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	n.log.Info("node stops", "reason", cause)
 	err := n.stop(running)
-	if errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
-		cause = nil // asked to stop
+	var failed *partError
+	if errors.As(cause, &failed) { // else it was asked to stop
+		err = errors.Join(cause, err)
 	}
-	if err := errors.Join(cause, err); err != nil {
+	if err != nil {
 		return fmt.Errorf("node %s: %w", n.config.ID, err)
 	}
 	return nil
 }
+
+// partError says which part of the node could not go on, and why.
+type partError struct {
+	part  string
+	cause error
+}
+
+func (e *partError) Error() string { return e.part + ": " + e.cause.Error() }
+
+func (e *partError) Unwrap() error { return e.cause }
 
 // part is something that runs until it is stopped.
 type part struct {
@@ -137,7 +148,7 @@ func (n *Node) start(name string, run func(ctx context.Context) error) *part {
 		switch {
 		case err == nil:
 		case ctx.Err() == nil:
-			n.fail(fmt.Errorf("%s: %w", name, err))
+			n.fail(&partError{name, err})
 		case !errors.Is(err, context.Canceled):
 			p.err = fmt.Errorf("%s: %w", name, err)
 		}

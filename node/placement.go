@@ -65,6 +65,7 @@ func (n *Node) accept(state *clusterState) error {
 func (n *Node) duties(ctx context.Context) error {
 	tick := time.NewTicker(dutiesEvery)
 	defer tick.Stop()
+	said := ""
 	for {
 		select {
 		case <-tick.C:
@@ -72,10 +73,16 @@ func (n *Node) duties(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		}
-		if d := n.dir.Load(); d != nil && d.leads() {
-			if err := n.lead(ctx, d); err != nil && ctx.Err() == nil {
-				n.log.Debug("directory duties", "error", err)
-			}
+		d := n.dir.Load()
+		if d == nil || !d.leads() {
+			continue
+		}
+		err := n.lead(ctx, d)
+		if err == nil {
+			said = ""
+		} else if words := err.Error(); words != said && ctx.Err() == nil {
+			said = words // once for each trouble
+			n.log.Warn("the directory's leader cannot do its duties", "error", err)
 		}
 	}
 }

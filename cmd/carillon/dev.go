@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -28,6 +29,8 @@ const (
 	devDefaultPort = 7400
 
 	defaultDevLevel = "warn"
+	// devStop is how long a node of carillon dev may take to stop.
+	devStop = 4 * time.Second
 )
 
 // devOptions are the flags of carillon dev.
@@ -170,7 +173,7 @@ func (o *devOptions) config(i int, dir string) node.Config {
 	for k := range o.nodes {
 		c.Join = append(c.Join, o.addr(k, devGossip))
 	}
-	c.BootstrapExpect, c.Shards, c.StopTimeout = o.nodes, o.shards, stopGrace
+	c.BootstrapExpect, c.Shards, c.StopTimeout = o.nodes, o.shards, devStop
 	return c
 }
 

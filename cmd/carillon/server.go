@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -147,6 +146,3 @@ func runNodes(ctx context.Context, nodes []*node.Node, ready func()) error {
 	all.Wait()
 	return errors.Join(errs...)
 }
-
-// stopGrace is how long the nodes of carillon dev may take to stop.
-const stopGrace = 4 * time.Second
