@@ -168,7 +168,7 @@ func (w *Wheel) moveDown(l int, t Tick, budget *int) bool {
 		if *budget <= 0 {
 			return false
 		}
-		c := w.chunks.at(s.head)
+		c := w.chunk(s.head)
 		if check {
 			w.touch(c, si)
 		}
@@ -199,7 +199,7 @@ func (w *Wheel) few(l int, t Tick) bool {
 
 // earliest is the first tick in such a slot.
 func (w *Wheel) earliest(l int, t Tick) Tick {
-	c := w.chunks.at(w.slots[slotOf(l, t)].head)
+	c := w.chunk(w.slots[slotOf(l, t)].head)
 	first := uint32(1<<32 - 1)
 	mask := uint32(span(l) - 1)
 	for _, el := range c.el[c.off:c.n] {
@@ -212,10 +212,10 @@ func (w *Wheel) earliest(l int, t Tick) Tick {
 func (w *Wheel) emitLone(l int, t, target Tick, due *Due) bool {
 	si := slotOf(l, t)
 	s := &w.slots[si]
-	c := w.chunks.at(s.head)
+	c := w.chunk(s.head)
 	el := c.el[c.off]
 	when := t | Tick(el.low)&(span(l)-1)
-	e := w.entries.at(el.idx)
+	e := w.entry(el.idx)
 	if s.n != 1 || when >= target || e.stamp != el.stamp {
 		return false
 	}
@@ -241,7 +241,7 @@ func (w *Wheel) openAt(l int, when Tick) {
 func (w *Wheel) moveFew(l int, t, target Tick) {
 	w.openAt(l, min(target, w.earliest(l, t)))
 	si := slotOf(l, t)
-	c := w.chunks.at(w.slots[si].head)
+	c := w.chunk(w.slots[si].head)
 	if l == 1 {
 		w.touch(c, si)
 	}
@@ -260,7 +260,7 @@ func (w *Wheel) moveFar(t Tick, budget *int) bool {
 		if *budget <= 0 {
 			return false
 		}
-		c := w.chunks.at(s.head)
+		c := w.chunk(s.head)
 		for i := int(c.off); i < int(c.n); i += 2 {
 			when := c.farTick(i)
 			if when < t+span(levels) {
@@ -287,7 +287,7 @@ func (w *Wheel) drain(t Tick, due []Due, budget *int) (n int) {
 	si := slotOf(0, t)
 	s := &w.slots[si]
 	for s.head != 0 {
-		c := w.chunks.at(s.head)
+		c := w.chunk(s.head)
 		if c.n-c.off > 1 {
 			w.touch(c, si)
 		}
@@ -300,7 +300,7 @@ func (w *Wheel) drain(t Tick, due []Due, budget *int) (n int) {
 			s.n--
 			w.elems--
 			*budget--
-			e := w.entries.at(el.idx)
+			e := w.entry(el.idx)
 			if e.stamp == el.stamp {
 				due[n] = Due{When: t, Ref: e.ref}
 				n++
@@ -321,7 +321,7 @@ func (w *Wheel) drainPast(due []Due, budget *int) (n int, more bool) {
 		p := w.past.pop()
 		w.elems--
 		*budget--
-		e := w.entries.at(p.idx)
+		e := w.entry(p.idx)
 		if e.stamp == p.stamp {
 			due[n] = Due{When: p.when, Ref: e.ref}
 			n++

@@ -5,7 +5,7 @@ import "fmt"
 // Check verifies the invariants of the package and says which one is broken. It takes time and memory in proportion
 // to the wheel's size.
 func (w *Wheel) Check() error {
-	for _, check := range []func() error{w.checkOpen, w.checkEntries, w.checkLists, w.entries.check, w.chunks.check} {
+	for _, check := range []func() error{w.checkOpen, w.checkEntries, w.checkLists, w.entryAt.check, w.chunkAt.check} {
 		if err := check(); err != nil {
 			return err
 		}
@@ -32,19 +32,19 @@ func (w *Wheel) checkOpen() error {
 // checkEntries verifies that exactly the places handed out have an odd generation.
 func (w *Wheel) checkEntries() error {
 	inUse := 0
-	for s, slab := range w.entries.slabs {
+	for s, slab := range w.entries {
 		for k, e := range slab {
-			free := w.entries.meta[s].words[k>>6]>>(k&63)&1 != 0 || slab == &gone
+			free := w.entryAt.meta[s].words[k>>6]>>(k&63)&1 != 0 || slab == &gone
 			if e.gen&1 == 1 {
 				inUse++
 				if free {
-					return fmt.Errorf("entry %d is in use and free", s<<slabBits|k)
+					return fmt.Errorf("entry %d is in use and free", s<<entryBits|k)
 				}
 			} else if !free && e.gen != 0 {
-				return fmt.Errorf("entry %d is neither in use nor free", s<<slabBits|k)
+				return fmt.Errorf("entry %d is neither in use nor free", s<<entryBits|k)
 			}
 			if slab != &gone && e.stamp == noStamp {
-				return fmt.Errorf("entry %d has the stamp that none may have", s<<slabBits|k)
+				return fmt.Errorf("entry %d has the stamp that none may have", s<<entryBits|k)
 			}
 		}
 	}
@@ -68,7 +68,7 @@ func (a *audit) add(w *Wheel, el element) error {
 	if a.valid[el.idx] {
 		return fmt.Errorf("entry %d has two valid elements", el.idx)
 	}
-	if w.entries.at(el.idx).gen&1 == 0 {
+	if w.entry(el.idx).gen&1 == 0 {
 		return fmt.Errorf("entry %d is free and has a valid element", el.idx)
 	}
 	a.valid[el.idx] = true
@@ -99,8 +99,8 @@ func (w *Wheel) checkLists() error {
 		return fmt.Errorf("%d entries have a valid element, Len is %d", len(a.valid), w.Len())
 	case a.elems != w.elems:
 		return fmt.Errorf("%d elements, counted as %d", a.elems, w.elems)
-	case a.chunks+len(w.hot)+1 != w.chunks.used:
-		return fmt.Errorf("%d chunks in lists, %d free and hot, %d handed out", a.chunks, len(w.hot), w.chunks.used)
+	case a.chunks+len(w.hot)+1 != w.chunkAt.used:
+		return fmt.Errorf("%d chunks in lists, %d free and hot, %d handed out", a.chunks, len(w.hot), w.chunkAt.used)
 	}
 	return nil
 }
@@ -112,8 +112,8 @@ func (w *Wheel) checkSlot(a *audit, si int) error {
 		return fmt.Errorf("its bit says %v", s.head == 0)
 	}
 	n, last := 0, uint32(0)
-	for i := s.head; i != 0; i = w.chunks.at(i).next {
-		c := w.chunks.at(i)
+	for i := s.head; i != 0; i = w.chunk(i).next {
+		c := w.chunk(i)
 		if c.off >= c.n || c.n > chunkLen || int(c.n)%step(si) != 0 {
 			return fmt.Errorf("chunk %d holds %d to %d", i, c.off, c.n)
 		}
@@ -160,10 +160,10 @@ func (w *Wheel) checkRange(si int, c *chunk, k int) error {
 	return nil
 }
 
-// check verifies the counts and summaries of a pool.
-func (p *pool[T]) check() error {
+// check verifies the counts and summaries of a space.
+func (p *space) check() error {
 	used, spare, slabs := 0, 0, 0
-	for s := range p.slabs {
+	for s := range p.meta {
 		m := &p.meta[s]
 		free := 0
 		for w, word := range m.words {
@@ -177,17 +177,17 @@ func (p *pool[T]) check() error {
 		held := p.hole[s>>6]>>(s&63)&1 == 0
 		if held {
 			slabs++
-			used += slabLen - free
+			used += 1<<p.bits - free
 		}
-		if free == slabLen {
+		if free == 1<<p.bits {
 			spare++
 		}
-		if free != int(m.free) || p.avail[s>>6]>>(s&63)&1 != b2u(free > 0) || p.whole[s>>6]>>(s&63)&1 != b2u(free == slabLen) {
+		if free != int(m.free) || p.avail[s>>6]>>(s&63)&1 != b2u(free > 0) || p.whole[s>>6]>>(s&63)&1 != b2u(free == 1<<p.bits) {
 			return fmt.Errorf("slab %d: %d places free, counted as %d", s, free, m.free)
 		}
 	}
 	if used != p.used || spare != p.spare || slabs != p.slabN {
-		return fmt.Errorf("pool has %d places used, %d slabs, %d spare, counted as %d, %d, %d", used, slabs, spare, p.used, p.slabN, p.spare)
+		return fmt.Errorf("space has %d places used, %d slabs, %d spare, counted as %d, %d, %d", used, slabs, spare, p.used, p.slabN, p.spare)
 	}
 	return nil
 }

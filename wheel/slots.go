@@ -73,7 +73,7 @@ func slotOf(l int, when Tick) int { return l*levelSlots + int(when>>(levelBits*l
 func (w *Wheel) push(si int, el element) {
 	s := &w.slots[si]
 	if s.tail != 0 {
-		if c := w.chunks.at(s.tail); c.n < chunkLen {
+		if c := w.chunk(s.tail); c.n < chunkLen {
 			c.el[c.n] = el
 			c.n++
 			s.n++
@@ -89,17 +89,11 @@ func (w *Wheel) push(si int, el element) {
 // extend appends an empty chunk to a slot's list.
 func (w *Wheel) extend(si int) *chunk {
 	s := &w.slots[si]
-	var i uint32
-	if k := len(w.hot) - 1; k >= 0 {
-		i = w.hot[k]
-		w.hot = w.hot[:k]
-	} else {
-		i, _ = w.chunks.alloc()
-	}
-	c := w.chunks.at(i)
+	i := w.newChunk()
+	c := w.chunk(i)
 	c.next, c.n, c.off = 0, 0, 0
 	if s.tail != 0 {
-		w.chunks.at(s.tail).next = i
+		w.chunk(s.tail).next = i
 	} else {
 		s.head = i
 		if si < slotFar {
@@ -114,7 +108,7 @@ func (w *Wheel) extend(si int) *chunk {
 func (w *Wheel) pop(si int) {
 	s := &w.slots[si]
 	i := s.head
-	s.head = w.chunks.at(i).next
+	s.head = w.chunk(i).next
 	if s.head == 0 {
 		w.emptied(si)
 	}
@@ -130,16 +124,38 @@ func (w *Wheel) emptied(si int) {
 	}
 }
 
+// chunk is chunk i.
+func (w *Wheel) chunk(i uint32) *chunk { return &w.chunks[i>>chunkBits][i&(chunkSlab-1)] }
+
+// newChunk hands out a chunk with whatever is in it.
+func (w *Wheel) newChunk() uint32 {
+	if k := len(w.hot) - 1; k >= 0 {
+		i := w.hot[k]
+		w.hot = w.hot[:k]
+		return i
+	}
+	i, fresh := w.chunkAt.alloc()
+	if fresh {
+		s := int(i >> chunkBits)
+		if s == len(w.chunks) {
+			w.chunks = append(w.chunks, nil)
+		}
+		w.chunks[s] = new([chunkSlab]chunk)
+	}
+	return i
+}
+
 func (w *Wheel) freeChunk(i uint32) {
 	if len(w.hot) < hotMax {
 		w.hot = append(w.hot, i)
 		return
 	}
-	if !w.chunks.release(i) {
+	if !w.chunkAt.release(i) {
 		return
 	}
-	for s, ok := w.chunks.excess(); ok; s, ok = w.chunks.excess() {
-		w.chunks.drop(s)
+	for s, ok := w.chunkAt.excess(); ok; s, ok = w.chunkAt.excess() {
+		w.chunks[s] = nil
+		w.chunkAt.drop(s)
 	}
 }
 

@@ -49,12 +49,12 @@ func (w *Wheel) sweepStep() {
 		}
 		s.prev, s.cur = 0, w.slots[s.si].head
 	}
-	c := w.chunks.at(s.cur)
+	c := w.chunk(s.cur)
 	i, next := s.cur, c.next
 	w.filterChunk(s.si, c)
 	s.cur = next
 	if c.n > 0 && s.prev != 0 {
-		if p := w.chunks.at(s.prev); int(p.n+c.n) <= chunkLen {
+		if p := w.chunk(s.prev); int(p.n+c.n) <= chunkLen {
 			copy(p.el[p.n:], c.el[:c.n])
 			p.n += c.n
 			c.n = 0
@@ -79,7 +79,7 @@ func (w *Wheel) filterChunk(si int, c *chunk) {
 			c.el[k+1] = c.el[i+1]
 		}
 		c.el[k] = el
-		valid := b2i(w.entries.at(el.idx).stamp == el.stamp)
+		valid := b2i(w.entry(el.idx).stamp == el.stamp)
 		k += valid * d
 		n += 1 - valid
 	}
@@ -94,7 +94,7 @@ func (w *Wheel) unlink(si int, prev, next uint32) {
 	if prev == 0 {
 		s.head = next
 	} else {
-		w.chunks.at(prev).next = next
+		w.chunk(prev).next = next
 	}
 	if next == 0 {
 		s.tail = prev
@@ -114,13 +114,13 @@ func (w *Wheel) restTaken(l int) {
 
 // touch loads the entries of a chunk's elements, and the next chunk, so that the cache misses overlap.
 func (w *Wheel) touch(c *chunk, si int) {
-	sum := uint32(w.chunks.at(c.next).n)
+	sum := uint32(w.chunk(c.next).n)
 	d := step(si)
 	for i := int(c.off); i < int(c.n); i += d {
-		sum += w.entries.at(c.el[i].idx).stamp
+		sum += w.entry(c.el[i].idx).stamp
 	}
 	w.sink = sum
 }
 
 // stale says that an element's entry has moved or left.
-func (w *Wheel) stale(el element) bool { return w.entries.at(el.idx).stamp != el.stamp }
+func (w *Wheel) stale(el element) bool { return w.entry(el.idx).stamp != el.stamp }

@@ -31,8 +31,10 @@ type Wheel struct {
 	bits  [levels]bitmap
 	slots [slotsAll]slot
 
-	entries pool[entry]
-	chunks  pool[chunk]
+	entries []*[entryLen]entry // gone where a slab was given back
+	entryAt space
+	chunks  []*[chunkSlab]chunk // nil where a slab was given back
+	chunkAt space
 	hot     []uint32 // chunks freed last, the first to be taken again: they are still in the cache
 	floors  []floor  // of each slab of entries
 	elems   int      // elements in lists, stale ones too
@@ -50,7 +52,7 @@ type Wheel struct {
 const noStamp = 1<<32 - 1
 
 // gone stands in for every slab of entries that was given back: no stamp and no generation in it matches.
-var gone = func() (s [slabLen]entry) {
+var gone = func() (s [entryLen]entry) {
 	for k := range s {
 		s[k].stamp = noStamp
 	}
@@ -61,8 +63,8 @@ var gone = func() (s [slabLen]entry) {
 // are overdue, start at the oldest and Advance to the present: the wheel sorts them in passing, at no extra cost.
 func New(start Tick) *Wheel {
 	w := &Wheel{base: min(start, MaxTick), limits: defaults, farMin: MaxTick, keptMin: MaxTick, aheadAt: start, hot: make([]uint32, 0, hotMax)}
-	w.entries.gone = &gone
-	w.chunks.alloc() // chunk 0 stands for none
+	w.entryAt.bits, w.chunkAt.bits = entryBits, chunkBits
+	w.newChunk() // chunk 0 stands for none
 	for l := range w.open {
 		w.open[l] = w.base&^(span(l+1)-1) + span(l+1)
 	}
@@ -73,16 +75,16 @@ func New(start Tick) *Wheel {
 func (w *Wheel) Now() Tick { return w.base - 1 }
 
 // Len is the number of entries.
-func (w *Wheel) Len() int { return w.entries.used - w.retired }
+func (w *Wheel) Len() int { return w.entryAt.used - w.retired }
 
 // Add inserts a timer that is due at when and gives ref back then. A timer that is due at Now or earlier is emitted
 // by the next Advance.
 func (w *Wheel) Add(when Tick, ref uint64) Handle {
-	i, fresh := w.entries.alloc()
+	i, fresh := w.entryAt.alloc()
 	if fresh {
-		w.initSlab(int(i >> slabBits))
+		w.makeSlab(int(i >> entryBits))
 	}
-	e := w.entries.at(i)
+	e := w.entry(i)
 	e.ref = ref
 	e.gen++
 	w.place(when, element{idx: i, stamp: e.stamp})
@@ -130,8 +132,8 @@ func (w *Wheel) Ref(h Handle) (ref uint64, ok bool) {
 func (w *Wheel) Warm(hs []Handle) {
 	sum := w.sink
 	for _, h := range hs {
-		if s := int(uint32(h) >> slabBits); s < len(w.entries.slabs) {
-			sum += w.entries.slabs[s][h&slabMask].stamp
+		if s := int(uint32(h) >> entryBits); s < len(w.entries) {
+			sum += w.entries[s][h&(entryLen-1)].stamp
 		}
 	}
 	w.sink = sum
@@ -140,10 +142,10 @@ func (w *Wheel) Warm(hs []Handle) {
 // find is the entry of h, or nil if h is stale.
 func (w *Wheel) find(h Handle) *entry {
 	i, gen := uint32(h), uint32(h>>32)
-	if int(i>>slabBits) >= len(w.entries.slabs) {
+	if int(i>>entryBits) >= len(w.entries) {
 		return nil
 	}
-	e := w.entries.at(i)
+	e := w.entry(i)
 	if e.gen != gen || gen&1 == 0 {
 		return nil
 	}
@@ -166,30 +168,36 @@ func (w *Wheel) leave(i uint32, e *entry) {
 		w.retired++
 		return
 	}
-	if !w.entries.release(i) {
+	if !w.entryAt.release(i) {
 		return
 	}
-	for s, ok := w.entries.excess(); ok; s, ok = w.entries.excess() {
+	for s, ok := w.entryAt.excess(); ok; s, ok = w.entryAt.excess() {
 		f := &w.floors[s]
-		for k := range w.entries.slabs[s] {
-			f.gen = max(f.gen, w.entries.slabs[s][k].gen)
-			f.stamp = max(f.stamp, w.entries.slabs[s][k].stamp)
+		for k := range w.entries[s] {
+			f.gen = max(f.gen, w.entries[s][k].gen)
+			f.stamp = max(f.stamp, w.entries[s][k].stamp)
 		}
-		w.entries.drop(s)
+		w.entries[s] = &gone
+		w.entryAt.drop(s)
 	}
 }
 
-// initSlab starts the places of a new slab above all that an earlier slab of this number has handed out.
-func (w *Wheel) initSlab(s int) {
-	if s == len(w.floors) {
-		w.floors = append(w.floors, floor{}) // a slab with a new number: it may start from zero
+// makeSlab makes slab s of the entries. Its places start above all that an earlier slab of this number has handed out.
+func (w *Wheel) makeSlab(s int) {
+	slab := new([entryLen]entry)
+	if s == len(w.entries) {
+		w.entries = append(w.entries, slab)
+		w.floors = append(w.floors, floor{})
 		return
 	}
-	f := w.floors[s]
-	for k := range w.entries.slabs[s] {
-		w.entries.slabs[s][k] = entry{gen: f.gen, stamp: f.stamp}
+	for k := range slab {
+		slab[k] = entry{gen: w.floors[s].gen, stamp: w.floors[s].stamp}
 	}
+	w.entries[s] = slab
 }
+
+// entry is the entry at place i.
+func (w *Wheel) entry(i uint32) *entry { return &w.entries[i>>entryBits][i&(entryLen-1)] }
 
 // place puts an element into the list of its tick.
 func (w *Wheel) place(when Tick, el element) {

@@ -190,7 +190,7 @@ func TestStaleHandles(t *testing.T) {
 	t.Parallel()
 	w := New(0)
 	var hs []Handle
-	for i := range 40 * slabLen {
+	for i := range 40 * entryLen {
 		hs = append(hs, w.Add(Tick(1000+i%7), uint64(i)))
 	}
 	collect(t, w, 2000, 64)
@@ -219,7 +219,7 @@ func TestMemoryComesBack(t *testing.T) {
 		for i := range hs {
 			hs[i] = w.Add(Tick(1+i*13%3_600_000), uint64(i))
 		}
-		full := w.entries.slabN + w.chunks.slabN
+		full := w.entryAt.slabN + w.chunkAt.slabN
 		if how == "remove" {
 			for _, h := range hs {
 				w.Remove(h)
@@ -229,7 +229,7 @@ func TestMemoryComesBack(t *testing.T) {
 			collect(t, w, now, 256)
 		}
 		check(t, w)
-		if left := w.entries.slabN + w.chunks.slabN; left > 6 || w.elems > defaults.stale {
+		if left := w.entryAt.slabN + w.chunkAt.slabN; left > 12 || w.elems > defaults.stale {
 			t.Fatalf("%s: %d of %d slabs are left, %d elements", how, left, full, w.elems)
 		}
 		h := w.Add(5_000_000, 7)
@@ -265,7 +265,7 @@ func TestSlabMadeAnew(t *testing.T) {
 	t.Parallel()
 	w := New(0)
 	w.limits.stale = 1 << 30
-	const n = 20 * slabLen
+	const n = 20 * entryLen
 	hs := make([]Handle, n)
 	for i := range hs {
 		hs[i] = w.Add(5000, 1)
@@ -273,8 +273,8 @@ func TestSlabMadeAnew(t *testing.T) {
 	for _, h := range hs {
 		w.Remove(h)
 	}
-	if w.elems != n || w.entries.slabN > 3 {
-		t.Fatalf("%d elements and %d slabs are left", w.elems, w.entries.slabN)
+	if w.elems != n || w.entryAt.slabN > 3 {
+		t.Fatalf("%d elements and %d slabs are left", w.elems, w.entryAt.slabN)
 	}
 	for i := range hs {
 		hs[i] = w.Add(Tick(9000), 2)
@@ -306,7 +306,7 @@ func TestGenerationsRunOut(t *testing.T) {
 	t.Parallel()
 	w := New(0)
 	first := w.Add(10, 1)
-	w.entries.at(uint32(first)).gen = 1<<32 - 1
+	w.entry(uint32(first)).gen = 1<<32 - 1
 	last := Handle(uint32(first)) | Handle(1<<32-1)<<32
 	if _, ok := w.Remove(last); !ok || w.Len() != 0 {
 		t.Fatalf("Remove: %v, Len %d", ok, w.Len())
