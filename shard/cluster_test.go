@@ -29,8 +29,10 @@ type cluster struct {
 	config func(*Config)
 	deps   func(*Deps)
 	now    func() time.Time
-	sink   *sink
-	log    *slog.Logger
+	// serve starts a node's own transport and sets its peers; nil is Raft's transport in memory.
+	serve func(n *node, ctx context.Context) (wait func())
+	sink  *sink
+	log   *slog.Logger
 }
 
 // node is one of them.
@@ -38,6 +40,8 @@ type node struct {
 	c         *cluster
 	id        string
 	transport *raft.InmemTransport
+	peers     raft.Transport
+	served    func() // stops and waits for peers
 	log       *faultyLog
 	stable    *faultyStable
 	snaps     *raft.InmemSnapshotStore
@@ -106,12 +110,18 @@ func (c *cluster) stop() {
 func (n *node) open() {
 	n.c.t.Helper()
 	_, n.transport = raft.NewInmemTransportWithTimeout(raft.ServerAddress(n.id), 200*time.Millisecond)
+	n.peers, n.served = n.transport, func() {}
+	if n.c.serve != nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		wait := n.c.serve(n, ctx)
+		n.served = func() { cancel(); wait() }
+	}
 	n.loop = executor.NewLoop(executor.LoopOptions{Now: n.c.now, Sleeper: executor.NewTimerSleeper(), Logger: n.c.log, Workers: 2})
 	config := DefaultConfig()
 	config.ID, config.Node, config.Boot = 7, n.id, "boot"
 	n.c.config(&config)
 	deps := Deps{
-		Transport: n.transport, Stores: &Stores{Log: n.log, Stable: n.stable, Snapshots: n.snaps},
+		Transport: n.peers, Stores: &Stores{Log: n.log, Stable: n.stable, Snapshots: n.snaps},
 		Loop: n.loop, Deliverer: n.c.sink, Logger: n.c.log.With("node", n.id),
 		Addr: func(node string) string { return node + ":7400" },
 	}
@@ -138,6 +148,7 @@ func (n *node) run() {
 func (n *node) stop() error {
 	n.cancel()
 	n.wg.Wait()
+	n.served()
 	return n.err
 }
 
@@ -246,12 +257,11 @@ func (c *cluster) inStep() {
 
 // sink is the consumer: it takes whatever is ready, at once, and keeps it. With an ack it answers.
 type sink struct {
-	c *cluster
-	// ack is called for each delivery, in a goroutine of its own; nil never acks.
-	ack func(executor.Delivery)
-
+	c  *cluster
 	wg sync.WaitGroup
 	mu sync.Mutex
+	// ack is called for each delivery, in a goroutine of its own; nil never acks. Guarded by mu.
+	ack func(executor.Delivery)
 	// got is guarded by mu.
 	got []delivery
 	// stopped and rnd are guarded by mu.
@@ -274,8 +284,8 @@ func (s *sink) Ready(src executor.Source, q executor.Queue) {
 		s.mu.Lock()
 		for _, d := range taken {
 			s.got = append(s.got, delivery{d, time.Now(), src})
-			if s.ack != nil && !s.stopped {
-				s.wg.Go(func() { s.ack(d) })
+			if ack := s.ack; ack != nil && !s.stopped {
+				s.wg.Go(func() { ack(d) })
 			}
 		}
 		s.mu.Unlock()
@@ -286,6 +296,13 @@ func (s *sink) all() []delivery {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.got)
+}
+
+// answer sets what is called for each delivery from now on.
+func (s *sink) answer(ack func(executor.Delivery)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ack = ack
 }
 
 // lose says that this ack gets lost.

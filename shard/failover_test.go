@@ -22,13 +22,13 @@ func TestFlipsStrandNone(t *testing.T) {
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		var lost atomic.Int64
-		c.sink.ack = func(d executor.Delivery) {
+		c.sink.answer(func(d executor.Delivery) {
 			if c.sink.lose() {
 				lost.Add(1)
 				return
 			}
 			c.propose(completeOf(d))
-		}
+		})
 		c.leader()
 		start := time.Now()
 		due := map[string]time.Time{}
@@ -264,11 +264,11 @@ func TestDeposedLeaderHeals(t *testing.T) {
 			}()
 		}
 		next := c.leader(old)
-		for i := range 3000 {
+		for i := range 1700 {
 			c.propose(after(fmt.Sprint(i), time.Hour))
 		}
 		time.Sleep(5 * time.Second)
-		if next.shard.Status().Snapshot.Index < 1500 {
+		if next.shard.Status().Snapshot.Index < 1100 {
 			t.Fatalf("the story is broken: no snapshot was taken: %+v", next.shard.Status().Snapshot)
 		}
 		start := time.Now()

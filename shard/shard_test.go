@@ -17,7 +17,7 @@ func TestOneTimersLife(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
 		acked := make(chan raftfsm.Result, 10)
-		c.sink.ack = func(d executor.Delivery) { acked <- c.propose(completeOf(d))[0] }
+		c.sink.answer(func(d executor.Delivery) { acked <- c.propose(completeOf(d))[0] })
 		leader := c.leader()
 		due := time.Now().Add(5 * time.Minute)
 		first := c.propose(schedule("order-42", due))[0]

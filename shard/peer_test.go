@@ -1,0 +1,93 @@
+package shard
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/shard/executor"
+	"github.com/carillon-timers/carillon/transport/peer"
+	"github.com/carillon-timers/carillon/transport/peer/peertest"
+)
+
+// The same over the transport of the product, on a network in memory with delays: timers fall due while one leader after the
+// other is frozen, as SIGSTOP would, or its host dies and comes back. None is lost, none rings early, and a frozen leader hands
+// nothing out after its lease.
+func TestOverThePeerTransport(t *testing.T) {
+	t.Parallel()
+	var network *peertest.Network
+	inBubble(t, 3, func(t *testing.T, c *cluster) {
+		c.sink.answer(func(d executor.Delivery) { c.propose(completeOf(d)) })
+		start := time.Now()
+		due := map[string]time.Time{}
+		for batch := range 4 {
+			var cmds []*raftfsm.Command
+			for i := range 100 {
+				id, at := fmt.Sprintf("%d-%d", batch, i), start.Add(time.Duration(5000+100*i+batch)*time.Millisecond)
+				cmds, due[id] = append(cmds, schedule(id, at)), at
+			}
+			c.propose(cmds...)
+		}
+		for round := range 4 {
+			time.Sleep(3 * time.Second)
+			leader := c.leader()
+			network.Freeze(leader.id)
+			frozen := time.Now()
+			next := c.leader(leader)
+			if took := time.Since(frozen); took > 3*time.Second {
+				t.Errorf("round %d: %s leads after %v", round, next.id, took)
+			}
+			time.Sleep(time.Second)
+			for _, d := range c.sink.all() {
+				if d.by == executor.Source(leader.shard.exec) && d.at.Sub(frozen) > leader.shard.c.LeaseTimeout {
+					t.Errorf("%s was handed out by the frozen leader after %v", d.Record.ID, d.at.Sub(frozen))
+				}
+			}
+			network.Thaw(leader.id)
+		}
+		time.Sleep(20 * time.Second)
+		rung := map[string]bool{}
+		for _, d := range c.sink.all() {
+			rung[d.Record.ID] = true
+			if d.at.Before(due[d.Record.ID]) {
+				t.Errorf("%s rang %v early", d.Record.ID, due[d.Record.ID].Sub(d.at))
+			}
+		}
+		if len(rung) != 400 {
+			t.Errorf("%d of 400 timers rang", len(rung))
+		}
+		c.sink.quiet()
+		if left := c.leader().shard.Status().Pending; left != 0 {
+			t.Errorf("%d timers are left", left)
+		}
+		t.Logf("%d deliveries of 400 timers", len(c.sink.all()))
+		c.inStep()
+	}, func(c *cluster) {
+		network = peertest.New()
+		hosts := []string{"n1", "n2", "n3"}
+		for i, a := range hosts {
+			for _, b := range hosts[i+1:] {
+				network.Delay(a, b, 500*time.Microsecond)
+			}
+		}
+		c.serve = func(n *node, ctx context.Context) (wait func()) {
+			mux := peer.New(peer.Config{
+				NodeID: n.id, BootID: "boot", ClusterID: func() string { return "cluster" },
+				Resolve: func(node string) (string, bool) { return node, true }, Dial: network.Dialer(n.id),
+			})
+			listener, err := network.Listen(n.id)
+			if err != nil {
+				t.Fatal(err)
+			}
+			n.peers = mux.Group(7)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = mux.Run(ctx, listener)
+			}()
+			return func() { <-done }
+		}
+	})
+}
