@@ -53,6 +53,33 @@ func TestBatonLies(t *testing.T) {
 	})
 }
 
+// A call that blocks keeps back nothing of what its turn has found beside it.
+func TestBlockedCallKeepsBackNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		block := make(chan struct{})
+		r := startRig(t, func(r *rig, src Source, q Queue) {
+			if q.Name == "block" {
+				<-block
+			}
+			r.consume(src, q)
+		})
+		r.table.lead(1)
+		r.exec.Lead(1)
+		due := time.Now().Add(time.Second).UnixMilli()
+		r.table.schedule("first", "block", due, 60_000, 0)
+		r.table.schedule("beside", "q", due, 60_000, 0)
+		time.Sleep(time.Second + helpAfter)
+		synctest.Wait()
+		r.mu.Lock()
+		if got := ids(r.got); len(got) != 1 || got[0] != "beside" {
+			t.Errorf("got %v", got)
+		}
+		r.mu.Unlock()
+		close(block)
+	})
+}
+
 // A timer that is pushed when it is due already must be handed out whatever the loop is doing: sleeping, in a turn, or in
 // its slow part. The sleep is longer than the test, so a wake-up that is lost shows.
 func TestNoPushIsLost(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -70,21 +69,25 @@ func (l *leanTable) complete(ds []Delivery) {
 	l.feed.PushN(ops)
 }
 
-// load arms far timers, due in an hour to a day, and then one for each of the given times.
-func (l *leanTable) load(far int, due []int64) {
-	now := time.Now().UnixMilli()
-	for range far {
-		l.due = append(l.due, now+3600_000+rand.Int64N(82800_000))
+// load arms a timer for each of the given times.
+func (l *leanTable) load(due []int64) {
+	ops := make([]raftfsm.Op, 0, len(due))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, at := range due {
+		ops = append(ops, raftfsm.Op{When: wheel.Tick(at), Slot: uint32(len(l.due)), Kind: raftfsm.Arm})
+		l.due = append(l.due, at)
 	}
-	l.due = append(l.due, due...)
-	ops := make([]raftfsm.Op, 0, 1024)
-	for slot, due := range l.due {
-		ops = append(ops, raftfsm.Op{When: wheel.Tick(due), Slot: uint32(slot), Kind: raftfsm.Arm})
-		if len(ops) == cap(ops) || slot == len(l.due)-1 {
-			l.feed.PushN(ops)
-			ops = ops[:0]
-		}
+	l.feed.PushN(ops)
+}
+
+// spread is n times in the span after a time, in milliseconds.
+func spread(n int, after, span int64) []int64 {
+	due := make([]int64, n)
+	for i := range due {
+		due[i] = after + rand.Int64N(span)
 	}
+	return due
 }
 
 // lateness collects how late each hand-out was, in nanoseconds.
@@ -137,8 +140,15 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// start runs a loop with leading shards, over which far timers and the given due times are spread.
-func start(b *testing.B, shards, far int, due []int64, l *lateness) (stop func()) {
+// field is a loop that runs with leading shards, to which a consumer with credit listens.
+type field struct {
+	execs  []*Exec
+	tables []*leanTable
+	stop   func()
+}
+
+// start returns when far timers, due in an hour to a day, are in the wheels.
+func start(b *testing.B, shards, far int, l *lateness) *field {
 	loop := NewLoop(LoopOptions{Logger: quiet})
 	ctx, cancel := context.WithCancel(context.Background())
 	var run sync.WaitGroup
@@ -147,32 +157,24 @@ func start(b *testing.B, shards, far int, due []int64, l *lateness) (stop func()
 			b.Error(err)
 		}
 	})
-	var execs []*Exec
+	f := &field{stop: func() { cancel(); run.Wait() }}
 	for s := range shards {
 		table := &leanTable{}
 		e := loop.Add(Options{Table: table, Shard: uint32(s), Deliverer: readyFunc(func(src Source, q Queue) {
 			l.take(src, q, table)
 		})})
 		table.feed = e.Feed()
-		var mine []int64
-		for i := s; i < len(due); i += shards {
-			mine = append(mine, due[i])
-		}
-		table.load(far/shards, mine)
+		table.load(spread(far/shards, time.Now().UnixMilli()+3_600_000, 82_800_000))
 		e.Lead(1)
-		execs = append(execs, e)
+		f.execs, f.tables = append(f.execs, e), append(f.tables, table)
 	}
-	return func() {
-		cancel()
-		run.Wait()
-		var wheel HistogramSnapshot
-		for _, e := range execs {
-			wheel.Merge(e.Stats().WheelLate)
-		}
-		if wheel.Count > 0 {
-			b.ReportMetric(float64(wheel.Quantile(0.5)), "wheel-p50-us")
+	for _, e := range f.execs {
+		for e.Stats().Armed < far/shards {
+			<-time.After(time.Millisecond)
 		}
 	}
+	debug.FreeOSMemory() // else the runtime gives back slowly what the loading took, and that is measured
+	return f
 }
 
 // BenchmarkLateness reports how late timers are handed out to a consumer that has credit and acks at once, over two
@@ -192,17 +194,15 @@ func BenchmarkLateness(b *testing.B) {
 }
 
 func measureLateness(b *testing.B, shards, pending, rate int) {
-	const lead, length = 1500, 2000
+	const lead, length = 1000, 2000
 	n := rate * length / 1000
-	due := make([]int64, n)
+	l := &lateness{late: make([]int64, n/shards*shards), done: make(chan struct{})}
+	f := start(b, shards, pending, l)
+	defer f.stop()
 	begin := time.Now().UnixMilli() + lead
-	for i := range due {
-		due[i] = begin + rand.Int64N(length)
+	for _, table := range f.tables {
+		table.load(spread(n/shards, begin, length))
 	}
-	l := &lateness{late: make([]int64, n), done: make(chan struct{})}
-	stop := start(b, shards, pending, due, l)
-	defer stop()
-	runtime.GC()
 	for time.Now().UnixMilli() < begin-10 {
 		<-time.After(time.Millisecond)
 	}
@@ -213,22 +213,25 @@ func measureLateness(b *testing.B, shards, pending, rate int) {
 		b.Fatalf("%d of %d timers fired", l.n.Load(), n)
 	}
 	b.ReportMetric(float64(cpuTime()-cpu)/float64(length)/1e4, "cpu-%")
+	var wheel HistogramSnapshot
+	for _, e := range f.execs {
+		wheel.Merge(e.Stats().WheelLate)
+	}
+	b.ReportMetric(float64(wheel.Quantile(0.5)), "wheel-p50-us")
 	l.report(b)
 }
 
 // BenchmarkIdle reports the CPU time that a million far timers cost, in percent of a core.
 func BenchmarkIdle(b *testing.B) {
 	for range b.N {
-		stop := start(b, 16, 1_000_000, nil, &lateness{})
-		<-time.After(2 * time.Second)
-		debug.FreeOSMemory() // else the runtime gives back slowly what the loading took, and that is measured
+		f := start(b, 16, 1_000_000, &lateness{})
 		<-time.After(time.Second)
 		cpu := cpuTime()
 		const length = 10 * time.Second
 		<-time.After(length)
 		b.ReportMetric(100*float64(cpuTime()-cpu)/float64(length), "cpu-%")
 		b.ReportMetric(0, "ns/op")
-		stop()
+		f.stop()
 	}
 }
 
