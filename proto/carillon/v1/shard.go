@@ -1,3 +1,5 @@
+// Package carillonv1 is the public contract of Carillon: the messages and services of carillon.v1, and the hash that places a
+// timer on a shard.
 package carillonv1
 
 import (

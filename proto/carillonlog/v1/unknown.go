@@ -1,3 +1,4 @@
+// Package carillonlogv1 is the log and snapshot contract of Carillon: what lies on the disks, readable for ever.
 package carillonlogv1
 
 // HasUnknown says that the entry, or a command in it, holds a field that this version does not know: it was written by a
