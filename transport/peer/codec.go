@@ -1,5 +1,7 @@
 package peer
 
+//lint:file-ignore SA1019 Raft still sends and reads the deprecated fields.
+
 import (
 	"encoding/binary"
 	"fmt"

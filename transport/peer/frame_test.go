@@ -180,6 +180,26 @@ func TestBadFrames(t *testing.T) {
 	}
 }
 
+// Large messages one after the other do not use up what is allowed for unfinished ones.
+func TestReassemblerForgets(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(20, 20<<20)
+	for id := range uint64(3 * activeMax) {
+		if err := o.push(&message{typ: typeCall, id: id, payload: make([]byte, 1<<20)}, lane{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := newTestReassembler(frames(o))
+	for range 3 * activeMax {
+		if _, payload, err := r.next(); err != nil || len(payload) != 1<<20 {
+			t.Fatalf("%d bytes, %v", len(payload), err)
+		}
+	}
+	if r.partBytes != 0 || len(r.parts) != 0 {
+		t.Errorf("%d bytes and %d messages unfinished", r.partBytes, len(r.parts))
+	}
+}
+
 // tooMuch begins a message of the largest size.
 func tooMuch(id uint64) []byte {
 	return appendFrame(nil, header{typ: typeCall, id: id, flags: 3}, []byte{0, 0, 16, 0}, []byte("x"))

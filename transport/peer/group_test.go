@@ -1,5 +1,7 @@
 package peer
 
+//lint:file-ignore SA1019 Raft still sends and reads the deprecated fields.
+
 import (
 	"context"
 	"errors"
@@ -247,8 +249,8 @@ func TestSlowGroup(t *testing.T) {
 	})
 }
 
-// A vote gets through while megabytes of entries of another group are on a slow way.
-func TestVotesOvertakeBulk(t *testing.T) {
+// A heartbeat gets through while megabytes of entries are on a slow way, of its own group as of another.
+func TestHeartbeatsOvertakeBulk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := peertest.New()
 		a, b := two(t, n, func(c *Config) { c.DeadAfter = 10 * time.Second; c.CallTimeout = 30 * time.Second })
@@ -256,7 +258,8 @@ func TestVotesOvertakeBulk(t *testing.T) {
 		defer a.stop()
 		defer serve(b.m.Group(1), ok)()
 		defer serve(b.m.Group(2), ok)()
-		if err := a.m.Group(2).AppendEntries("", "b", heartbeat(1), new(raft.AppendEntriesResponse)); err != nil {
+		g2 := a.m.Group(2)
+		if err := g2.AppendEntries("", "b", heartbeat(1), new(raft.AppendEntriesResponse)); err != nil {
 			t.Fatal(err)
 		}
 		// A window of 256 KiB per 50 ms: 5 MiB/s.
@@ -273,12 +276,14 @@ func TestVotesOvertakeBulk(t *testing.T) {
 			}
 		})
 		time.Sleep(500 * time.Millisecond)
-		start2 := time.Now()
-		if err := a.m.Group(2).AppendEntries("", "b", heartbeat(1), new(raft.AppendEntriesResponse)); err != nil {
-			t.Error(err)
-		}
-		if took := time.Since(start2); took > 250*time.Millisecond {
-			t.Errorf("the heartbeat took %v", took)
+		for name, tr := range map[string]raft.Transport{"another group": g2, "the same group": g} {
+			at := time.Now()
+			if err := tr.AppendEntries("", "b", heartbeat(1), new(raft.AppendEntriesResponse)); err != nil {
+				t.Error(err)
+			}
+			if took := time.Since(at); took > 250*time.Millisecond {
+				t.Errorf("the heartbeat of %s took %v", name, took)
+			}
 		}
 		wg.Wait()
 	})
@@ -316,6 +321,43 @@ func TestGroupCloseAndReopen(t *testing.T) {
 		}
 		if err := gb.Close(); err != nil || b.m.groupOf(1) != gb2 {
 			t.Error("closing the old one again touched the new one")
+		}
+	})
+}
+
+// Nothing new starts on a draining connection, not even on a pipeline that has it; it ends, and the next call dials.
+func TestDrainEndsPipelines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := peertest.New()
+		a, b := two(t, n, nil)
+		defer b.stop()
+		defer a.stop()
+		defer serve(b.m.Group(1), ok)()
+		p, err := a.m.Group(1).AppendEntriesPipeline("", "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = p.Close() }()
+		hang := make(chan error, 1)
+		go func() {
+			_, err := a.m.Call(t.Context(), "b", methodHang, 0, nil)
+			hang <- err
+		}()
+		synctest.Wait()
+		a.m.linkTo("b").active.drain(true)
+		if _, err := p.AppendEntries(entries(1, 1), new(raft.AppendEntriesResponse)); !errors.Is(err, errDraining) {
+			t.Errorf("pipeline on a draining connection: %v", err)
+		}
+		echo(t, a, "b")
+		if c := n.Conns("a"); c != 2 {
+			t.Errorf("%d connections, want the new one and the one that a call still waits on", c)
+		}
+		if err := <-hang; !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ErrConnLost) {
+			t.Errorf("the call on the draining connection: %v", err)
+		}
+		synctest.Wait()
+		if c := n.Conns("a"); c != 1 {
+			t.Errorf("%d connections when all is drained", c)
 		}
 	})
 }

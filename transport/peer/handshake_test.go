@@ -32,10 +32,8 @@ func TestHandshakeRefusals(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := peertest.New()
-			var other *Config
-			b := newHost(t, n, "b", func(b *Config) { other = b })
-			a := newHost(t, n, "a", func(a *Config) { c.change(a, other); a.Dial = n.Dialer("a") })
-			b = newHost(t, n, "b", func(b *Config) { c.change(new(Config), b) })
+			a := newHost(t, n, "a", func(a *Config) { c.change(a, new(Config)) })
+			b := newHost(t, n, "b", func(b *Config) { c.change(new(Config), b) })
 			handlers(b.m)
 			ln, err := n.Listen("a")
 			if err != nil {
@@ -66,6 +64,7 @@ func TestHandshakeRefusals(t *testing.T) {
 			if !errors.As(err, &ce) || ce.Sent {
 				t.Errorf("%s: the error says that the call was sent", c.name)
 			}
+			synctest.Wait()
 			if s := b.m.Stats(); s.Refused != 1 {
 				t.Errorf("%s: stats %+v", c.name, s)
 			}

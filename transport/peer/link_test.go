@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"syscall"
 	"testing"
@@ -71,9 +72,18 @@ func TestHungPeer(t *testing.T) {
 		defer c.stop()
 		defer b.stop()
 		defer a.stop()
+		d := newHost(t, n, "d", nil).run(n)
 		echo(t, a, "b")
+		echo(t, d, "b")
 		n.Freeze("b")
 		start := time.Now()
+		// A writer that waits for the suspended peer does not hold up the end.
+		go func() { _, _ = d.m.Call(t.Context(), "b", methodEcho, 0, make([]byte, 4<<20)) }()
+		synctest.Wait()
+		d.stop()
+		if took := time.Since(start); took > 0 {
+			t.Errorf("stopping took %v", took)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		_, err := a.m.Call(ctx, "b", methodEcho, 0, nil)
@@ -85,15 +95,6 @@ func TestHungPeer(t *testing.T) {
 		took := time.Since(start)
 		if !errors.Is(err, errSilent) || !errors.Is(err, ErrConnLost) || took < 3*time.Second || took > 4*time.Second {
 			t.Errorf("call without a deadline: %v after %v", err, took)
-		}
-		// A writer that waits for the suspended peer does not hold up the end.
-		d := newHost(t, n, "d", nil).run(n)
-		go func() { _, _ = d.m.Call(t.Context(), "b", methodEcho, 0, make([]byte, 4<<20)) }()
-		synctest.Wait()
-		start = time.Now()
-		d.stop()
-		if took := time.Since(start); took > 0 {
-			t.Errorf("stopping took %v", took)
 		}
 		time.Sleep(5 * time.Second)
 		n.Thaw("b")
@@ -226,6 +227,42 @@ func TestPeerLostRestarted(t *testing.T) {
 		echo(t, a, "b")
 		if got, want := lost.all(), "[b b-boot1 true]"; got != want {
 			t.Errorf("reported %s, want %s", got, want)
+		}
+	})
+}
+
+// A newer boot wins over a connection that looks alive and that the lower ID has dialled, which would win otherwise.
+func TestNewerBootWins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := peertest.New()
+		b := newHost(t, n, "b", nil)
+		handlers(b.m)
+		b.run(n)
+		defer b.stop()
+		old, err := n.Dialer("a")(t.Context(), "b")
+		if err != nil {
+			t.Fatal(err)
+		}
+		self := identity{cluster: "c", node: "a", boot: "a-boot0"}
+		_, _ = old.Write(appendFrame(nil, header{typ: typeHello}, nil, encodeHello(hello{min: 1, max: 1, kind: kindPeer, self: self})))
+		synctest.Wait()
+		l := b.m.linkTo("a")
+		if l.active == nil || l.active.remote.boot != "a-boot0" {
+			t.Fatal("the old boot is not connected")
+		}
+		a := newHost(t, n, "a", nil)
+		handlers(a.m)
+		a.run(n)
+		defer a.stop()
+		if err := l.dial(); err != nil {
+			t.Fatal(err)
+		}
+		if got := l.active.remote.boot; got != "a-boot1" {
+			t.Errorf("boot %q is in use", got)
+		}
+		echo(t, b, "a")
+		if _, err := io.Copy(io.Discard, old); err != nil {
+			t.Errorf("the old connection: %v", err)
 		}
 	})
 }

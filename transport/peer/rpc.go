@@ -183,8 +183,8 @@ func (c *conn) serveCall(h header, timeout time.Duration, body []byte) error {
 	}
 	c.mu.Unlock()
 	ok := m.spawn(func() {
-		defer m.gate.leave(h.group)
 		answer, err := m.runHandler(ctx, r.handler, c.remote.node, h.group, body[1:])
+		m.gate.leave(h.group) // before the answer: who has it may call again
 		c.mu.Lock()
 		delete(c.serving, h.id)
 		c.mu.Unlock()
