@@ -200,7 +200,7 @@ func TestBurstsOfCuts(t *testing.T) {
 			})
 		}
 		rnd := rand.New(rand.NewPCG(5, 6))
-		for range 40 {
+		for range 25 {
 			c.cut(c.nodes[rnd.IntN(3)])
 			time.Sleep(time.Duration(rnd.IntN(900)) * time.Millisecond)
 			if rnd.IntN(3) > 0 {

@@ -6,12 +6,14 @@ import (
 	"io"
 	"log"
 	"log/slog"
+	"slices"
+	"strings"
 
 	"github.com/hashicorp/go-hclog"
 )
 
-// raftLogger passes what Raft logs on to slog, one level lower: Raft calls every failed heartbeat an error, and a change of
-// role is told by the shard itself.
+// raftLogger passes what Raft logs on to slog: its errors as warnings, all else for debugging only, since the shard itself tells
+// of changes of leadership.
 type raftLogger struct {
 	to      *slog.Logger
 	name    string
@@ -20,21 +22,22 @@ type raftLogger struct {
 
 func newRaftLogger(to *slog.Logger) hclog.Logger { return &raftLogger{to: to} }
 
-func lower(level hclog.Level) slog.Level {
-	switch level {
-	case hclog.Error:
-		return slog.LevelWarn
-	case hclog.Warn:
-		return slog.LevelInfo
-	case hclog.Info:
+// routine are Raft's errors about a peer that does not answer: several a second, for each shard, as long as a node is down.
+var routine = []string{
+	"failed to heartbeat to", "failed to appendEntries to", "failed to make requestVote RPC",
+	"failed to pipeline appendEntries", "failed to start pipeline replication to", "peer has newer term",
+}
+
+func lower(level hclog.Level, msg string) slog.Level {
+	if level < hclog.Error || slices.ContainsFunc(routine, func(r string) bool { return strings.HasPrefix(msg, r) }) {
 		return slog.LevelDebug
 	}
-	return slog.LevelDebug - 4
+	return slog.LevelWarn
 }
 
 // Log implements hclog.Logger.
 func (l *raftLogger) Log(level hclog.Level, msg string, args ...any) {
-	to := lower(level)
+	to := lower(level, msg)
 	if !l.to.Enabled(context.Background(), to) {
 		return
 	}
@@ -55,7 +58,7 @@ func (l *raftLogger) Warn(msg string, args ...any)  { l.Log(hclog.Warn, msg, arg
 func (l *raftLogger) Error(msg string, args ...any) { l.Log(hclog.Error, msg, args...) }
 
 func (l *raftLogger) enabled(level hclog.Level) bool {
-	return l.to.Enabled(context.Background(), lower(level))
+	return l.to.Enabled(context.Background(), lower(level, ""))
 }
 
 func (l *raftLogger) IsTrace() bool { return l.enabled(hclog.Trace) }

@@ -48,6 +48,9 @@ type call struct {
 	// forget: nobody waits (lapsed leases).
 	forget bool
 	done   chan struct{}
+	// oneSize and oneResult back sizes and results of a single command.
+	oneSize   [1]int
+	oneResult [1]raftfsm.Result
 }
 
 // flight is one log entry on its way. Its fields are the sender's until formed is set, then guarded by proposer.mu.
@@ -143,7 +146,10 @@ func (p *proposer) newCall(cmds []*raftfsm.Command) (*call, error) {
 	if len(cmds) > raftfsm.MaxBatchItems {
 		return nil, &InvalidError{"batch", fmt.Sprintf("%d items", len(cmds)), fmt.Sprintf("at most %d items", raftfsm.MaxBatchItems)}
 	}
-	c := &call{cmds: cmds, sizes: make([]int, len(cmds)), results: make([]raftfsm.Result, len(cmds)), done: make(chan struct{})}
+	c := &call{cmds: cmds, done: make(chan struct{})}
+	if c.sizes, c.results = c.oneSize[:], c.oneResult[:]; len(cmds) > 1 {
+		c.sizes, c.results = make([]int, len(cmds)), make([]raftfsm.Result, len(cmds))
+	}
 	total := 0
 	for i, cmd := range cmds {
 		if cmd != nil {

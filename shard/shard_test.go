@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ func TestOneTimersLife(t *testing.T) {
 		acked := make(chan raftfsm.Result, 10)
 		c.sink.answer(func(d executor.Delivery) { acked <- c.propose(completeOf(d))[0] })
 		leader := c.leader()
-		due := time.Now().Add(5 * time.Minute)
+		due := time.Now().Add(time.Minute)
 		first := c.propose(schedule("order-42", due))[0]
 		if first.Code != raftfsm.OK || first.Due != due.UnixMilli() {
 			t.Fatalf("schedule: %+v", first)
@@ -207,6 +208,39 @@ func TestContextEnds(t *testing.T) {
 		page, err := leader.shard.List(t.Context(), raftfsm.ListQuery{})
 		if err != nil || len(page.Timers) != 2 {
 			t.Errorf("%d timers, %v; want the two that were sent", len(page.Timers), err)
+		}
+	})
+}
+
+// The sender writes into the commands when it makes an entry of them. A caller whose context ends just then gets its answer
+// when that is done, so that the commands are not written to behind its back.
+func TestContextEndsWhileStamping(t *testing.T) {
+	t.Parallel()
+	var gate atomic.Pointer[chan struct{}]
+	inBubble(t, 1, func(t *testing.T, c *cluster) {
+		leader := c.leader()
+		open := make(chan struct{})
+		gate.Store(&open)
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		time.AfterFunc(time.Second, func() {
+			gate.Store(nil)
+			close(open)
+		})
+		start := time.Now()
+		cmd := after("a", time.Hour)
+		_, err := leader.shard.Propose(ctx, []*raftfsm.Command{cmd})
+		if took := time.Since(start); !errors.Is(err, ErrUnknown) || took != time.Second || cmd.GetSchedule().IsDelay {
+			t.Errorf("got %v after %v, with the command %v", err, took, cmd)
+		}
+	}, func(c *cluster) {
+		c.deps = func(d *Deps) {
+			d.Now = func() time.Time {
+				if open := gate.Load(); open != nil {
+					<-*open
+				}
+				return time.Now()
+			}
 		}
 	})
 }
