@@ -55,9 +55,9 @@ func (w *Wheel) Advance(now Tick, due []Due) (n int, more bool) {
 	return n, more
 }
 
-// Next is a lower bound of the next tick at which Advance has work. It is exact if that lies in the lowest level, or
-// in a slot with few others, and no removed entry lies there; else it is the tick at which a slot must be moved down.
-// It is not ok if the wheel is empty.
+// Next is a lower bound of the next tick at which Advance has work. If few timers share the slot of the first it is
+// exactly when that is due; else it may be the tick at which the slot must be moved down, or at which removed timers
+// must be swept out. It is not ok if there is nothing to do.
 func (w *Wheel) Next() (Tick, bool) {
 	if len(w.past.heap) > 0 {
 		return w.Now(), true
@@ -66,6 +66,9 @@ func (w *Wheel) Next() (Tick, bool) {
 		return w.base, true
 	}
 	t, l := w.first()
+	for w.elems > w.Len() && l <= levels && w.few(l, t) && w.prune(slotOf(l, t)) {
+		t, l = w.first()
+	}
 	if l > levels || w.Len() == 0 {
 		return 0, false
 	}
@@ -190,11 +193,22 @@ func (w *Wheel) moveDown(l int, t Tick, budget *int) bool {
 // few says that the slot of level l whose block begins at t holds few elements, in one chunk, and is not the rest of one that was
 // moved ahead: the elements that went before must not be overtaken.
 func (w *Wheel) few(l int, t Tick) bool {
-	if l == levels || w.bits[l-1].sum != 0 {
+	if l == levels || l > 0 && w.bits[l-1].sum != 0 {
 		return false
 	}
 	s := &w.slots[slotOf(l, t)]
 	return int(s.n) <= w.limits.few && s.head == s.tail
+}
+
+// prune drops the stale elements of such a slot, so that removed timers wake no one, and says whether none was left.
+func (w *Wheel) prune(si int) bool {
+	c := w.chunk(w.slots[si].head)
+	w.filterChunk(si, c)
+	if c.n > 0 {
+		return false
+	}
+	w.pop(si)
+	return true
 }
 
 // earliest is the first tick in such a slot.

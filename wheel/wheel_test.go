@@ -387,6 +387,20 @@ func TestFewWakeUps(t *testing.T) {
 	}
 }
 
+// TestRemovedWakeNoOne removes timers that lie alone in their slots: Next must not name their ticks.
+func TestRemovedWakeNoOne(t *testing.T) {
+	t.Parallel()
+	w := New(0)
+	for _, when := range []Tick{3, 50, 300, 70_000, 1 << 25, 1 << 33} {
+		w.Remove(w.Add(when, 1))
+	}
+	w.Add(1<<34, 2)
+	if next, ok := w.Next(); next != 1<<34 || !ok {
+		t.Fatalf("Next is %d, %v", next, ok)
+	}
+	check(t, w)
+}
+
 // TestFewWakeUpsForMany is the same for many timers on one tick just after a turn of several levels: the wheel asks to
 // be called while it moves them ahead, but not for ever.
 func TestFewWakeUpsForMany(t *testing.T) {
