@@ -58,7 +58,7 @@ func (n *Node) build() error {
 	n.replicas = newReplicaSet(n)
 	n.mux = peer.New(peer.Config{
 		NodeID: n.config.ID, BootID: n.boot, Version: n.config.Version, Resolve: n.resolve, Dial: n.deps.Dial, Logger: n.log,
-		ClusterID: n.identity.clusterID,
+		ClusterID: n.identity.clusterID, OnPeerLost: n.peerLost,
 	})
 	n.router = &router{
 		self: n.config.ID, limit: n.config.RouteTimeout, shards: n.shards, alive: n.alive, call: n.mux.Call, now: n.mono,

@@ -154,3 +154,28 @@ func (g *groupTransport) InstallSnapshot(
 	g.m.stats.snapshotsSent.Add(1)
 	return nil
 }
+
+// Campaign makes the replica stand for election at once, as TimeoutNow from a leader would. It returns when Raft has taken it.
+func (g *groupTransport) Campaign(ctx context.Context) error {
+	id := []byte(g.m.c.NodeID)
+	answer := make(chan raft.RPCResponse, 1)
+	rpc := raft.RPC{
+		Command:  &raft.TimeoutNowRequest{RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: id, Addr: id}},
+		RespChan: answer,
+	}
+	select {
+	case g.consum <- rpc:
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-g.ctx.Done():
+		return context.Cause(g.ctx)
+	}
+	select {
+	case response := <-answer:
+		return response.Error
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-g.ctx.Done():
+		return context.Cause(g.ctx)
+	}
+}
