@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,8 +65,48 @@ func TestOverThePeerTransport(t *testing.T) {
 		}
 		t.Logf("%d deliveries of 400 timers", len(c.sink.all()))
 		c.inStep()
-	}, func(c *cluster) {
-		network = peertest.New()
+	}, overNetwork(t, &network))
+}
+
+// When a leader's process is gone and the survivors are told, the first in turn stands for election at once.
+func TestPeerLost(t *testing.T) {
+	t.Parallel()
+	var network *peertest.Network
+	inBubble(t, 3, func(t *testing.T, c *cluster) {
+		old := c.leader()
+		c.propose(after("a", 600*time.Millisecond))
+		network.Kill(old.id)
+		start := time.Now()
+		var told sync.WaitGroup
+		for _, n := range c.nodes {
+			if n != old {
+				told.Go(func() { n.shard.PeerLost(t.Context(), old.id) })
+			}
+		}
+		next := c.leader(old)
+		if took := time.Since(start); took > 50*time.Millisecond {
+			t.Errorf("%s leads after %v", next.id, took)
+		}
+		told.Wait()
+		time.Sleep(time.Second)
+		if again := c.leader(old); again != next {
+			t.Errorf("%s took over from %s", again.id, next.id)
+		}
+		if got := c.sink.all(); len(got) != 1 || got[0].by != executor.Source(next.shard.exec) {
+			t.Errorf("%d deliveries", len(got))
+		}
+		next.shard.PeerLost(t.Context(), old.id) // it leads no more: nothing happens
+		if s := next.shard.Status(); !s.Firing {
+			t.Errorf("firing %t", s.Firing)
+		}
+	}, overNetwork(t, &network))
+}
+
+// overNetwork gives each node a mux of its own, over a network in memory with delays.
+func overNetwork(t *testing.T, to **peertest.Network) func(*cluster) {
+	return func(c *cluster) {
+		network := peertest.New()
+		*to = network
 		hosts := []string{"n1", "n2", "n3"}
 		for i, a := range hosts {
 			for _, b := range hosts[i+1:] {
@@ -89,5 +130,5 @@ func TestOverThePeerTransport(t *testing.T) {
 			}()
 			return func() { <-done }
 		}
-	})
+	}
 }
