@@ -11,12 +11,14 @@ import "sync"
 
 const (
 	keepCap   = 1024 // a buffer of this capacity is always kept
-	keepRatio = 8    // a larger one is dropped when a batch used less than this part of it
+	keepRatio = 8    // a larger one is dropped when batches use less than this part of it
+	keepTurns = 64   // so many times in a row
 )
 
 // Queue is the queue. Use New. Push, PushN and Len may be called by any goroutine, Drain by one at a time.
 type Queue[T any] struct {
-	wake func() // set before sharing
+	wake  func() // set before sharing
+	small int    // touched by the consumer alone; batches in a row that were small for their large buffer
 
 	mu   sync.Mutex
 	buf  []T  // guarded by mu
@@ -61,8 +63,13 @@ func (q *Queue[T]) PushN(vs []T) {
 // last, or nil, and no longer uses it. An empty result arms the wake-up.
 func (q *Queue[T]) Drain(buf []T) []T {
 	clear(buf)
-	if cap(buf) > keepCap && len(buf) < cap(buf)/keepRatio {
-		buf = nil
+	if cap(buf) > keepCap {
+		if q.small++; len(buf) >= cap(buf)/keepRatio {
+			q.small = 0
+		}
+		if q.small >= keepTurns {
+			buf = nil // small stays, so the other buffer, if it is large too, goes at its next turn
+		}
 	}
 	q.mu.Lock()
 	out := q.buf

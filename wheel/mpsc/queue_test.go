@@ -149,7 +149,7 @@ func TestMemoryComesBack(t *testing.T) {
 		q.Push(n)
 	}
 	var buf []int
-	for range 4 {
+	for range 2*keepTurns + 4 {
 		buf = q.Drain(buf)
 		q.Push(1)
 	}
