@@ -9,10 +9,10 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME   ?= 20s
 KILLS      ?= 20
 
-.PHONY: help build run test check fmt vet static fresh race sim fuzz bench jepsen proto cluster image compose clean
+.PHONY: help build run test check fmt vet static fresh race sim fuzz bench bench-cluster bench-compare jepsen proto cluster image compose clean
 
 help: ## show this list
-	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 build: ## build the one binary, bin/carillon (static)
 	CGO_ENABLED=0 go build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN) ./cmd/carillon
@@ -53,6 +53,12 @@ fuzz: ## fuzz each decoder and model for FUZZTIME (20s)
 bench: ## the benchmarks of the wheel, the queue, the executor and the state
 	cd wheel/bench && go run .
 	go test -run '^$$' -bench . -benchmem ./wheel/... ./raftfsm/... ./shard/... ./transport/...
+
+bench-cluster: build ## start three real servers, put every load on them, kill and stop nodes, print the table (4 min)
+	go run ./jepsen-lite/benchcluster -binary $(BIN) -json jepsen-lite/out/bench-cluster.json
+
+bench-compare: build ## the same loads on Carillon, NATS JetStream and PostgreSQL in one run, with ratios (5 min)
+	cd jepsen-lite/compare && go run . -binary ../../$(BIN) -json ../out/bench-compare.json
 
 jepsen: build ## kill the leaders of a real three-process cluster KILLS (20) times and judge what clients saw
 	go run ./jepsen-lite -binary $(BIN) -kills $(KILLS)

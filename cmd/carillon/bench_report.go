@@ -51,8 +51,15 @@ func (r *benchReport) print(w io.Writer, f format) error {
 	}
 	var rows [][]string
 	for _, m := range r.Measures {
-		rows = append(rows, []string{m.Name, thousands(int64(m.Count)), fmt.Sprintf("%.2f", m.Seconds), thousands(int64(m.Rate)),
-			millis(m.P50), millis(m.P99), millis(m.P999), millis(m.Max), thousands(int64(m.Errors))})
+		cells := []string{m.Name, thousands(int64(m.Count)), fmt.Sprintf("%.2f", m.Seconds), thousands(int64(m.Rate))}
+		for _, v := range []float64{m.P50, m.P99, m.P999, m.Max} {
+			if m.Max == 0 { // nothing was timed
+				cells = append(cells, "-")
+			} else {
+				cells = append(cells, millis(v))
+			}
+		}
+		rows = append(rows, append(cells, thousands(int64(m.Errors))))
 	}
 	header := []string{"WHAT", "TIMERS", "SECONDS", "PER SECOND", "P50 MS", "P99 MS", "P99.9 MS", "MAX MS", "ERRORS"}
 	if err := printTable(w, header, rows); err != nil {
