@@ -180,26 +180,30 @@ func (s *Shard) HasState() (bool, error) {
 	return has, nil
 }
 
-// Bootstrap makes the servers a new group. Every first replica may be given the same servers; one that has state refuses.
+// Bootstrap makes the servers a new group. Every first replica may be given the same servers; one that has state refuses
+// (raft.ErrCantBootstrap).
 func (s *Shard) Bootstrap(servers []raft.Server) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	configuration := raft.Configuration{Servers: servers}
 	var err error
-	switch r := s.raft.Load(); {
-	case s.state == closed:
-		return ErrUnavailable
-	case r != nil:
+	if r := s.raft.Load(); r != nil {
 		err = r.BootstrapCluster(configuration).Error()
-	case s.state == running:
-		return fmt.Errorf("bootstrap shard %d: it is starting: %w", s.c.ID, ErrUnavailable)
-	default:
-		err = raft.BootstrapCluster(s.raftConfig(), s.disk, s.disk, s.stores.Snapshots, s.transport, configuration)
+	} else {
+		err = s.bootstrapStores(configuration)
 	}
 	if err != nil {
 		return fmt.Errorf("bootstrap shard %d: %w", s.c.ID, err)
 	}
 	return nil
+}
+
+// bootstrapStores is Bootstrap before Run.
+func (s *Shard) bootstrapStores(configuration raft.Configuration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.state != opened {
+		return ErrUnavailable
+	}
+	return raft.BootstrapCluster(s.raftConfig(), s.disk, s.disk, s.stores.Snapshots, s.transport, configuration)
 }
 
 // servers lists the servers of the latest configuration; none before Run.

@@ -289,6 +289,30 @@ func TestRefusedEntry(t *testing.T) {
 	})
 }
 
+// A replica can be bootstrapped while it runs, once.
+func TestBootstrapWhileRunning(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1)
+		n := c.nodes[0]
+		n.open()
+		n.run()
+		defer c.stop()
+		time.Sleep(5 * time.Second)
+		servers := []raft.Server{{ID: "n1", Address: "n1"}}
+		if err := n.shard.Bootstrap(servers); err != nil {
+			t.Fatal(err)
+		}
+		c.leader()
+		if err := n.shard.Bootstrap(servers); !errors.Is(err, raft.ErrCantBootstrap) {
+			t.Errorf("the second time: %v", err)
+		}
+		if r := c.propose(after("a", time.Hour))[0]; r.Code != raftfsm.OK {
+			t.Errorf("got %+v", r)
+		}
+	})
+}
+
 // A replica that is removed stops and says so, a follower as well as the leader; the others go on.
 func TestRemoved(t *testing.T) {
 	t.Parallel()
