@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -10,60 +9,14 @@ import (
 
 	"github.com/carillon-timers/carillon/raftfsm"
 	"github.com/carillon-timers/carillon/shard/executor"
-	"github.com/carillon-timers/carillon/transport/peer"
 	"github.com/carillon-timers/carillon/transport/peer/peertest"
 )
-
-// overPeers has the cluster talk through the product's own transport, on a network in memory, and tells each replica of
-// peers whose process is gone.
-func overPeers(t *testing.T, network *peertest.Network) func(*cluster) {
-	return func(c *cluster) {
-		c.serve = func(n *node, ctx context.Context) (wait func()) {
-			mux := peer.New(peer.Config{
-				NodeID: n.id, BootID: "boot", ClusterID: func() string { return "cluster" },
-				Resolve: func(node string) (string, bool) { return node, true }, Dial: network.Dialer(n.id),
-				OnPeerLost: func(node, _ string, refused bool) {
-					if refused {
-						n.shard.PeerLost(ctx, node)
-					}
-				},
-			})
-			listener, err := network.Listen(n.id)
-			if err != nil {
-				t.Fatal(err)
-			}
-			n.peers = mux.Group(7)
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				_ = mux.Run(ctx, listener)
-			}()
-			return func() { <-done }
-		}
-	}
-}
-
-// A leader whose process is gone is replaced long before a heartbeat timeout (500 ms): its connections break and its port
-// refuses.
-func TestTakeOverFromADeadProcess(t *testing.T) {
-	t.Parallel()
-	network := peertest.New()
-	inBubble(t, 3, func(t *testing.T, c *cluster) {
-		old := c.leader()
-		network.Kill(old.id)
-		killed := time.Now()
-		c.leader(old)
-		if took := time.Since(killed); took > 150*time.Millisecond {
-			t.Errorf("the next leader fires after %v, want at most 150 ms", took)
-		}
-	}, overPeers(t, network))
-}
 
 // A wrong guess: all survivors are told, again and again, that a leader which lives is gone. It costs elections; no timer is
 // lost or rings early.
 func TestTakeOverFromALivingLeader(t *testing.T) {
 	t.Parallel()
-	network := peertest.New()
+	var network *peertest.Network
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
 		c.sink.answer(func(d executor.Delivery) { c.propose(completeOf(d)) })
 		start := time.Now()
@@ -95,7 +48,7 @@ func TestTakeOverFromALivingLeader(t *testing.T) {
 			t.Errorf("%d of %d timers rang", len(rung), len(due))
 		}
 		c.inStep()
-	}, overPeers(t, network))
+	}, overNetwork(t, &network))
 }
 
 func TestTurnOf(t *testing.T) {

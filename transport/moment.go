@@ -58,9 +58,10 @@ func boundedMillis(field string, d *durationpb.Duration, low, high int64, limit 
 
 func ceilMillis(nanos int32) int64 { return (int64(nanos) + nanosPerMilli - 1) / nanosPerMilli }
 
+// showSeconds shows a duration as Go does, and its two fields where they make none.
 func showSeconds(seconds int64, nanos int32) string {
-	if nanos == 0 {
-		return fmt.Sprintf("%ds", seconds)
+	if d := (&durationpb.Duration{Seconds: seconds, Nanos: nanos}); d.IsValid() && d.AsDuration().Truncate(time.Second) == time.Duration(seconds)*time.Second {
+		return d.AsDuration().String()
 	}
 	return fmt.Sprintf("%ds and %dns", seconds, nanos)
 }
