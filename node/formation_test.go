@@ -27,7 +27,7 @@ func TestOneNode(t *testing.T) {
 	if err := c.start(again).mustEnd(t); !strings.Contains(err.Error(), "in use by another process") {
 		t.Errorf("a second process: %v", err)
 	}
-	if took := c.stop("n1"); took > 3*time.Second {
+	if took := c.stop("n1"); took > again.StopTimeout {
 		t.Errorf("the stop took %v", took)
 	}
 	again.Shards = 3

@@ -304,7 +304,7 @@ func (c *testCluster) stopAndBack(t *testing.T) {
 		return leads, err
 	}
 	config := c.config("n2", 0)
-	if took := c.stop("n2"); took > 5*time.Second {
+	if took := c.stop("n2"); took > config.StopTimeout {
 		t.Errorf("the stop took %v", took)
 	}
 	eventually(t, func() error {
