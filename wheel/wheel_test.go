@@ -359,6 +359,28 @@ func TestBoundedWork(t *testing.T) {
 	}
 }
 
+// TestLateTurnIsBounded jumps to a turn at which a large slot must be moved down, with no time to do it ahead: each call
+// still does its share only.
+func TestLateTurnIsBounded(t *testing.T) {
+	t.Parallel()
+	w := New(0)
+	for i := range 50_000 {
+		w.Add(300, uint64(i))
+	}
+	calls := 0
+	for more := true; more; calls++ {
+		before := w.slots
+		_, more = w.Advance(299, nil)
+		if moved := movedElements(&before, &w.slots); moved > 8192+chunkLen {
+			t.Fatalf("call %d moved %d elements", calls, moved)
+		}
+		check(t, w)
+	}
+	if calls < 6 {
+		t.Fatalf("it took %d calls", calls)
+	}
+}
+
 func movedElements(before, after *[slotsAll]slot) int {
 	out := 0
 	for i := range before {
