@@ -153,7 +153,6 @@ func (s *replicaSet) runOnce(ctx context.Context, r *replica) error {
 	if err != nil {
 		return errors.Join(err, open.Close())
 	}
-	defer context.AfterFunc(ctx, func() { closeTransport(deps.Transport) })()
 	r.open.Store(open)
 	defer func() {
 		r.open.Store(nil)

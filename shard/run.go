@@ -77,14 +77,19 @@ func (s *Shard) stop(helpers *sync.WaitGroup, quit chan struct{}) error {
 	s.proposer.become(stopped, 0, ErrUnavailable)
 	s.steward.stop()
 	var err error
-	if r := s.raft.Load(); r != nil {
-		shutdown := r.Shutdown()
+	r := s.raft.Load()
+	var shutdown raft.Future
+	if r != nil {
+		shutdown = r.Shutdown()
+	}
+	// What Raft still asks of others ends now: they may be stopping too, and two that wait for each other's answers would
+	// wait for a call's whole time-out.
+	_ = s.transport.Close()
+	if r != nil {
 		close(s.disk.quit)
 		if !s.within(func() { _ = shutdown.Error() }) {
 			err = fmt.Errorf("%w: Raft runs on after %v", ErrSlowStop, s.c.StopTimeout)
 		}
-	} else {
-		_ = s.transport.Close()
 	}
 	close(quit)
 	if !s.within(func() { helpers.Wait(); s.pipelines.Wait() }) {
