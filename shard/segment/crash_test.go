@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -117,10 +118,12 @@ func (c *crashes) step(l *Log) {
 	c.mu.Unlock()
 }
 
+var moreCrashes = flag.Int("crashes", 1, "how many times more crashes TestCrash makes")
+
 // A crash at any write or flush leaves what was answered, and of what was not, all or nothing.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(8) {
+	for seed := range uint64(4 * *moreCrashes) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			quiet := time.Hour
@@ -129,7 +132,7 @@ func TestCrash(t *testing.T) {
 			}
 			fs := newMemFS()
 			c := &crashes{
-				t: t, rnd: rand.New(rand.NewPCG(seed, 2)), fs: fs, limit: 40,
+				t: t, rnd: rand.New(rand.NewPCG(seed, 2)), fs: fs, limit: 16 * *moreCrashes,
 				o: Options{SegmentBytes: 6 << 10, CacheBytes: 1, MoveBytes: 1 << 10, Slack: 1, QuietAfter: quiet, Logger: quietly},
 			}
 			for range 2 {
@@ -143,7 +146,7 @@ func TestCrash(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := start(l)
-			for i := 0; i < 40 && !t.Failed(); i++ {
+			for i := 0; i < 24 && !t.Failed(); i++ {
 				c.step(r.Log)
 			}
 			if err := r.stop(); err != nil {

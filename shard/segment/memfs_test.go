@@ -215,7 +215,7 @@ func (m *memFS) copyOf() *memFS {
 // but one piece, the rest drawn.
 func (m *memFS) images(limit int, rnd *rand.Rand, each func(*memFS)) {
 	var radix []int
-	m.image(func(n int) int { radix = append(radix, n); return 0 })
+	m.image(func(n int) int { radix = append(radix, n); return n - 1 })
 	total := 1
 	for _, n := range radix {
 		if total *= n; total > limit {
@@ -225,7 +225,12 @@ func (m *memFS) images(limit int, rnd *rand.Rand, each func(*memFS)) {
 	digits := make([]int, len(radix))
 	next := func() func(int) int {
 		k := -1
-		return func(int) int { k++; return digits[k] }
+		return func(n int) int {
+			if k++; k < len(digits) {
+				return digits[k] % n // fewer files are there if names are missing
+			}
+			return 0
+		}
 	}
 	if total <= limit {
 		for range total {
