@@ -258,3 +258,40 @@ func BenchmarkSleep(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkPile reports the CPU time per timer for a new leader that brings out a pile of overdue timers, hands it out and
+// has it acked: once from the wheel to the ready list, once from there to the consumer and out of the wheel again.
+func BenchmarkPile(b *testing.B) {
+	const pile = 1_000_000
+	for range b.N {
+		loop := NewLoop(LoopOptions{Logger: quiet})
+		table := &leanTable{}
+		e := loop.Add(Options{Table: table, Deliverer: readyFunc(func(Source, Queue) {})})
+		table.feed = e.Feed()
+		table.load(spread(pile, time.Now().UnixMilli()-10_000, 10_000))
+		var w work
+		turns := func(done func() bool) float64 {
+			cpu := cpuTime()
+			for !done() {
+				loop.turn(&w)
+				loop.slow.add(&w)
+				loop.slow.do(quiet)
+			}
+			return float64(cpuTime()-cpu) / pile
+		}
+		arm := turns(func() bool { return e.Stats().Armed == pile })
+		e.Lead(1)
+		ready := turns(func() bool { return e.slots.count[stateReady] == pile && e.limit == never })
+		begin := cpuTime()
+		for got := e.Take(Queue{"default", leanQueue}, 1000); len(got) > 0; got = e.Take(Queue{"default", leanQueue}, 1000) {
+			table.complete(got)
+		}
+		take := float64(cpuTime()-begin) / pile
+		disarm := turns(func() bool { return e.hand.wheel.Len() == 0 })
+		b.ReportMetric(arm, "arm-ns")
+		b.ReportMetric(ready, "ready-ns")
+		b.ReportMetric(take, "take-ns")
+		b.ReportMetric(disarm, "disarm-ns")
+		b.ReportMetric(0, "ns/op")
+	}
+}

@@ -137,12 +137,7 @@ func (e *Exec) reconcile() {
 		return
 	}
 	h.infos = e.o.Table.Describe(known, h.infos[:0])
-	for i, info := range h.infos {
-		s := e.slots.get(known[i])
-		if s != nil && (!info.OK || info.Revision != s.revision) {
-			e.forget(known[i], s)
-		}
-	}
+	e.forgetChanged(known, h.infos)
 }
 
 // rearmLeases moves slots to the end of their leases, which is earlier than the wheel would have brought them out.
@@ -254,15 +249,22 @@ func (e *Exec) emit(due []wheel.Due, now reading, term uint64, w *work) {
 		return
 	}
 	h.infos = e.o.Table.Describe(h.slot, h.infos[:0])
+	e.forgetChanged(h.slot, h.infos)
 	for i, info := range h.infos {
-		slot := h.slot[i]
-		if s := e.slots.get(slot); s != nil && (!info.OK || info.Revision != s.revision) {
-			e.forget(slot, s)
+		if info.OK { // else its Disarm is on its way
+			slot := h.slot[i]
+			e.arm(slot, wheel.Tick(e.place(slot, info, now.millis, micros, w)))
 		}
-		if !info.OK {
-			continue // Its Disarm is on its way.
+	}
+}
+
+// forgetChanged forgets slots whose timers have changed or gone. The caller holds mu. It is a pass of its own also because
+// the cache misses of the states overlap in it.
+func (e *Exec) forgetChanged(slots []uint32, infos []raftfsm.DueInfo) {
+	for i, info := range infos {
+		if s := e.slots.get(slots[i]); s != nil && (!info.OK || info.Revision != s.revision) {
+			e.forget(slots[i], s)
 		}
-		e.arm(slot, wheel.Tick(e.place(slot, info, now.millis, micros, w)))
 	}
 }
 
