@@ -37,12 +37,13 @@ type Report struct {
 // Judge checks the history of a run that has healed and drained:
 //
 //	P2  no delivery starts before its due time, by the leader's clock and by ours
-//	P3  what was accepted and not cancelled was delivered
+//	P3  what was accepted and not cancelled was delivered until it was acked
 //	P4  after CANCELLED nothing is handed out; what was CANCELLED was not out; what is FIRED was acked
 //	P6  the fence of one timer only grows
 //	    what was refused is never delivered, and a due time is one that was asked for
 //
-// Deliveries beyond the first that follow no nack are counted as duplicates; at-least-once allows them.
+// Deliveries beyond the first that follow neither a nack nor a lease without an answer are counted as duplicates; at-least-once
+// allows them.
 func Judge(events []Event) Report {
 	stories := map[string][]Event{}
 	var ids []string
@@ -83,7 +84,7 @@ type story struct {
 	moves      []Event // reschedules that did not fail
 	cancel     Event   // zero if there was none
 	deliveries []Event
-	nacks      int
+	unanswered int // deliveries that were nacked or not answered
 }
 
 func newStory(id string, events []Event) *story {
@@ -101,8 +102,8 @@ func newStory(id string, events []Event) *story {
 			s.cancel = e
 		case Deliver:
 			s.deliveries = append(s.deliveries, e)
-			if e.Nacked {
-				s.nacks++
+			if !e.acked() {
+				s.unanswered++
 			}
 		}
 	}
@@ -130,8 +131,8 @@ func (s *story) count(r *Report) {
 		r.Fired++
 	}
 	r.Deliveries += len(s.deliveries)
-	r.Nacks += s.nacks
-	if extra := len(s.deliveries) - 1 - s.nacks; extra > 0 {
+	r.Nacks += s.unanswered
+	if extra := len(s.deliveries) - 1 - s.unanswered; extra > 0 {
 		r.Duplicates += extra
 	}
 }
@@ -143,8 +144,13 @@ func (s *story) judge(r *Report) {
 	if s.schedule.Outcome != OK && s.schedule.Outcome != Unknown && len(s.deliveries) > 0 {
 		fail("P3 durable", "was refused and is delivered all the same")
 	}
-	if len(s.deliveries) == 0 && s.schedule.Outcome == OK && s.mustRing() {
-		fail("P3 at least once", "was accepted and never delivered")
+	if s.schedule.Outcome == OK && s.mustRing() {
+		switch {
+		case len(s.deliveries) == 0:
+			fail("P3 at least once", "was accepted and never delivered")
+		case !slices.ContainsFunc(s.deliveries, Event.acked):
+			fail("P3 at least once", "was not delivered again until it was acked")
+		}
 	}
 	s.judgeTimes(fail)
 	s.judgeCancel(fail)
@@ -201,12 +207,12 @@ func (s *story) judgeCancel(fail failFunc) {
 		for _, d := range s.deliveries {
 			if d.HandedOut > s.cancel.End/int64(time.Millisecond) {
 				fail("P4 cancel is final", "handed out after CANCELLED was answered")
-			} else if s.nacks == 0 {
+			} else if s.unanswered == 0 {
 				fail("P4 cancel is final", "answered CANCELLED though it had been handed out")
 			}
 		}
 	case "fired":
-		if !slices.ContainsFunc(s.deliveries, func(d Event) bool { return !d.Nacked }) {
+		if !slices.ContainsFunc(s.deliveries, Event.acked) {
 			fail("P4 cancel is final", "answered FIRED though nobody acked it")
 		}
 	case "not found":

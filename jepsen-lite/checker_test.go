@@ -46,6 +46,8 @@ func TestJudge(t *testing.T) {
 		"unknown and delivered":      {[]Event{unknown, handed(100, 100, 1, nil)}, ""},
 		"early by the leader":        {[]Event{scheduled, handed(100, 99, 1, nil)}, "handed out 1 ms before"},
 		"early by our clock":         {[]Event{scheduled, handed(100, 100, 1, func(e *Event) { e.Start = 98 * ms })}, "received 2 ms before"},
+		"left unanswered":            {[]Event{scheduled, handed(100, 100, 1, func(e *Event) { e.Silent = true })}, "until it was acked"},
+		"nacked, never again":        {[]Event{scheduled, handed(100, 100, 1, func(e *Event) { e.Nacked = true })}, "until it was acked"},
 		"duplicate is allowed":       {[]Event{scheduled, handed(100, 100, 1, nil), handed(100, 300, 2, nil)}, ""},
 		"fence stands still":         {[]Event{scheduled, handed(100, 100, 1, nil), handed(100, 300, 1, nil)}, "fence did not grow"},
 		"refused and delivered":      {[]Event{at(Schedule, 0, 5, func(e *Event) { e.Outcome, e.Due = Failed, 100 }), handed(100, 100, 1, nil)}, "refused"},

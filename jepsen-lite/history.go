@@ -51,6 +51,8 @@ type Event struct {
 	Attempt   int    `json:"attempt,omitempty"`
 	Worker    string `json:"worker,omitempty"`
 	Nacked    bool   `json:"nacked,omitempty"`
+	// Silent: the worker let the lease end without an answer.
+	Silent bool `json:"silent,omitempty"`
 }
 
 // String is one line of a timer's story.
@@ -60,8 +62,11 @@ func (e Event) String() string {
 	switch e.Kind {
 	case Deliver:
 		answer := "acked"
-		if e.Nacked {
+		switch {
+		case e.Nacked:
 			answer = "nacked"
+		case e.Silent:
+			answer = "not answered"
 		}
 		return fmt.Sprintf("%s deliver to %s due %s handed out %s (epoch %d, revision %d, attempt %d) %s", at, e.Worker,
 			clock(e.Due), clock(e.HandedOut), e.Epoch, e.Revision, e.Attempt, answer)
@@ -81,6 +86,9 @@ func (e Event) String() string {
 		return s
 	}
 }
+
+// acked says, of a delivery, that the worker dealt with it.
+func (e Event) acked() bool { return !e.Nacked && !e.Silent }
 
 func clock(millis int64) string { return time.UnixMilli(millis).Format("15:04:05.000") }
 

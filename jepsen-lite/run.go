@@ -89,7 +89,7 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	r.workload = &Workload{Clients: clients, History: r.history, Random: r.Random, Calls: 4096}
 	if r.Scenario == "kills" {
 		r.workload.Rate, r.workload.Spread = r.Rate, 4*time.Second
-		r.workload.Cancels, r.workload.Moves, r.workload.Nacks = 10, 10, 5
+		r.workload.Cancels, r.workload.Moves, r.workload.Nacks, r.workload.Silent = 10, 10, 5, 2
 	} else { // all timers are accepted first and fall due over twenty seconds, in the middle of which the nemesis strikes
 		r.workload.Rate, r.workload.Most = 5_000, r.Timers
 		r.workload.Spread, r.workload.From = 20*time.Second, time.Now().Add(time.Second)

@@ -22,8 +22,8 @@ type Workload struct {
 	Rate   int
 	Spread time.Duration
 	From   time.Time
-	// Of a hundred timers, so many are cancelled, moved, and nacked at their first delivery.
-	Cancels, Moves, Nacks int
+	// Of a hundred timers, so many are cancelled, moved, and, at their first delivery, nacked or not answered at all.
+	Cancels, Moves, Nacks, Silent int
 	// Most is how many timers are scheduled in all; 0 means until the context ends.
 	Most int
 	// Calls is how many calls may be under way at once.
@@ -165,7 +165,7 @@ func (w *Workload) Work(ctx context.Context) error {
 	for i, c := range w.Clients {
 		name := fmt.Sprintf("w%d", i+1)
 		workers.Go(func() {
-			handler := func(_ context.Context, d client.Delivery) error { return w.take(name, d) }
+			handler := func(ctx context.Context, d client.Delivery) error { return w.take(ctx, name, d) }
 			failures[i] = c.Work(ctx, queue, handler, client.WorkOptions{Concurrency: 64, Name: name, DrainTimeout: 5 * time.Second})
 		})
 	}
@@ -175,7 +175,7 @@ func (w *Workload) Work(ctx context.Context) error {
 
 var errRefused = errors.New("refused on purpose")
 
-func (w *Workload) take(name string, d client.Delivery) error {
+func (w *Workload) take(ctx context.Context, name string, d client.Delivery) error {
 	e := Event{
 		Kind: Deliver, ID: d.ID, Start: d.Received.UnixNano(), End: time.Now().UnixNano(), Outcome: OK, Due: d.Due.UnixMilli(),
 		HandedOut: d.HandedOut.UnixMilli(), Epoch: uint64(d.Epoch), Revision: uint64(d.Revision), Attempt: d.Attempt, Worker: name,
@@ -184,10 +184,16 @@ func (w *Workload) take(name string, d client.Delivery) error {
 		e.Error = fmt.Sprintf("payload is %q", d.Payload)
 	}
 	// The last digits decide, so that a run is the same for the same seed.
-	e.Nacked = d.Attempt == 1 && lastTwo(d.ID) < w.Nacks
+	first := d.Attempt == 1
+	e.Nacked = first && lastTwo(d.ID) < w.Nacks
+	e.Silent = first && !e.Nacked && lastTwo(d.ID) < w.Nacks+w.Silent
 	w.History.Add(e)
-	if e.Nacked {
+	switch {
+	case e.Nacked:
 		return errRefused
+	case e.Silent: // the SDK sends no answer once the lease has ended
+		<-ctx.Done()
+		return ctx.Err()
 	}
 	return nil
 }

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+
+	"github.com/carillon-timers/carillon/client"
+	"github.com/carillon-timers/carillon/jepsen-lite/local"
+)
+
+// carillon is three server processes with 16 shards, at the defaults.
+type carillon struct {
+	binary  string
+	cluster *local.Cluster
+	client  *client.Client
+}
+
+const carillonQueue = "compare"
+
+func (c *carillon) Title() string { return "Carillon, 3 nodes" }
+
+func (c *carillon) Start(ctx context.Context, dir string) (err error) {
+	if c.cluster, err = local.NewCluster(c.binary, dir, 3, 16, "--log-level", "warn"); err != nil {
+		return err
+	}
+	if err := c.cluster.Start(); err != nil {
+		return err
+	}
+	if err := c.cluster.WaitReady(ctx); err != nil {
+		return err
+	}
+	c.client, err = client.Dial(ctx, client.Config{Addrs: c.cluster.Addrs()})
+	return err
+}
+
+func (c *carillon) Schedule(ctx context.Context, timers []timer) error {
+	if len(timers) == 1 {
+		_, err := c.client.Schedule(ctx, carillonTimer(timers[0]))
+		return err
+	}
+	list := make([]client.Timer, len(timers))
+	for i, t := range timers {
+		list[i] = carillonTimer(t)
+	}
+	_, err := c.client.ScheduleBatch(ctx, list)
+	return err
+}
+
+func carillonTimer(t timer) client.Timer {
+	return client.Timer{ID: t.id, Due: t.due, Queue: carillonQueue, Payload: t.payload}
+}
+
+func (c *carillon) Work(ctx context.Context, handle func(string)) error {
+	return c.client.Work(ctx, carillonQueue, func(_ context.Context, d client.Delivery) error {
+		handle(d.ID)
+		return nil
+	}, client.WorkOptions{Concurrency: 256})
+}
+
+func (c *carillon) Stop() {
+	if c.client != nil {
+		_ = c.client.Close() // never fails
+	}
+	if c.cluster != nil {
+		c.cluster.Stop()
+	}
+}
