@@ -16,8 +16,8 @@ import (
 func main() {
 	var o Options
 	flag.StringVar(&o.Binary, "binary", "bin/carillon", "the `carillon` to run")
-	flag.StringVar(&o.Scenario, "scenario", "kills", "kills: the leader of a random shard, again and again; busiest: the node that leads most shards, once; all: all nodes at once")
-	flag.IntVar(&o.Kills, "kills", 20, "how often a leader is killed (scenario kills)")
+	flag.StringVar(&o.Scenario, "scenario", "kills", "kills, terms, freezes: SIGKILL, SIGTERM or SIGSTOP to the leader of a random shard, again and again; busiest: SIGKILL to the node that leads most shards, once; all: to all nodes at once")
+	flag.IntVar(&o.Kills, "kills", 20, "how often a leader is hit (scenarios kills, terms, freezes)")
 	flag.IntVar(&o.Rate, "rate", 200, "timers a second")
 	flag.IntVar(&o.Timers, "timers", 10_000, "timers in all (scenarios busiest and all)")
 	flag.IntVar(&o.Shards, "shards", 16, "shards of the cluster")

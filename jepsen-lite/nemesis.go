@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"syscall"
 	"time"
 
 	"github.com/carillon-timers/carillon/client"
@@ -18,27 +19,54 @@ type Nemesis struct {
 	Log     func(format string, args ...any)
 }
 
-// KillLeaders kills the leader of a random shard with SIGKILL, leaves it down for one to three seconds, starts it again
-// and waits until it is ready; again and again.
-func (n *Nemesis) KillLeaders(ctx context.Context, kills int) error {
-	for i := range kills {
+// blow is one way to hurt a node, and the way back.
+type blow struct {
+	name         string
+	strike, heal func(n *Nemesis, ctx context.Context, p *Process) error
+}
+
+// The blows that hit the leader of a random shard again and again.
+var (
+	// kill: SIGKILL, and a new start.
+	kill = blow{"kill -9", func(_ *Nemesis, _ context.Context, p *Process) error { p.Kill(); return nil }, (*Nemesis).restart}
+	// term: SIGTERM, so that it hands its leaderships over and ends, and a new start.
+	term = blow{"SIGTERM", func(_ *Nemesis, _ context.Context, p *Process) error { p.Stop(); return nil }, (*Nemesis).restart}
+	// freeze: SIGSTOP, so that it wakes up as a leader of the past, and SIGCONT.
+	freeze = blow{"SIGSTOP", signalling(syscall.SIGSTOP), signalling(syscall.SIGCONT)}
+)
+
+func signalling(sig syscall.Signal) func(*Nemesis, context.Context, *Process) error {
+	return func(_ *Nemesis, _ context.Context, p *Process) error { p.Signal(sig); return nil }
+}
+
+// HitLeaders strikes the leader of a random shard, leaves it for one to three seconds, and heals it; again and again.
+func (n *Nemesis) HitLeaders(ctx context.Context, b blow, times int) error {
+	for i := range times {
 		shard, leader, err := n.someLeader(ctx)
 		if err != nil {
 			return err
 		}
-		n.fault("kill -9 %s, the leader of shard %d (%d of %d)", leader.ID, shard, i+1, kills)
-		leader.Kill()
-		if err := pause(ctx, time.Second+time.Duration(n.Random.Int64N(int64(2*time.Second)))); err != nil {
+		n.fault("%s %s, the leader of shard %d (%d of %d)", b.name, leader.ID, shard, i+1, times)
+		if err := b.strike(n, ctx, leader); err != nil {
 			return err
 		}
-		if err := n.restart(ctx, leader); err != nil {
+		if err := n.rest(ctx); err != nil {
 			return err
 		}
-		if err := pause(ctx, time.Second+time.Duration(n.Random.Int64N(int64(2*time.Second)))); err != nil {
+		if err := b.heal(n, ctx, leader); err != nil {
+			return err
+		}
+		n.fault("%s is healed", leader.ID)
+		if err := n.rest(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// rest waits for one to three seconds.
+func (n *Nemesis) rest(ctx context.Context) error {
+	return pause(ctx, time.Second+time.Duration(n.Random.Int64N(int64(2*time.Second))))
 }
 
 // KillBusiest waits, kills the node that leads most shards and starts it again after two seconds; it returns when the
@@ -104,11 +132,7 @@ func (n *Nemesis) restart(ctx context.Context, p *Process) error {
 	if err := p.Start(); err != nil {
 		return err
 	}
-	if err := p.WaitReady(ctx); err != nil {
-		return err
-	}
-	n.fault("%s is ready", p.ID)
-	return nil
+	return p.WaitReady(ctx)
 }
 
 func (n *Nemesis) fault(format string, args ...any) {

@@ -21,6 +21,9 @@ type Options struct {
 	Random                      *rand.Rand
 }
 
+// blows are the scenarios that hit leaders again and again.
+var blows = map[string]blow{"kills": kill, "terms": term, "freezes": freeze}
+
 // run is a run under way.
 type run struct {
 	Options
@@ -86,8 +89,8 @@ func (r *run) setUp(ctx context.Context) (err error) {
 		}
 		clients = append(clients, c)
 	}
-	r.workload = &Workload{Clients: clients, History: r.history, Random: r.Random, Calls: 4096}
-	if r.Scenario == "kills" {
+	r.workload = &Workload{Clients: clients, History: r.history, Random: r.Random, Calls: 4096, Over: make(chan struct{})}
+	if _, again := blows[r.Scenario]; again {
 		r.workload.Rate, r.workload.Spread = r.Rate, 4*time.Second
 		r.workload.Cancels, r.workload.Moves, r.workload.Nacks, r.workload.Silent = 10, 10, 5, 2
 	} else { // all timers are accepted first and fall due over twenty seconds, in the middle of which the nemesis strikes
@@ -108,7 +111,7 @@ func (r *run) load(ctx context.Context) error {
 	go func() { loaded <- r.workload.Load(loading) }() // received below
 
 	err := r.attack(ctx)
-	if r.Scenario == "kills" || err != nil {
+	if r.workload.Most == 0 || err != nil {
 		stopLoading()
 	}
 	r.log("%d timers scheduled", <-loaded)
@@ -116,20 +119,22 @@ func (r *run) load(ctx context.Context) error {
 	if err == nil {
 		err = r.drain(ctx)
 	}
+	close(r.workload.Over)
 	stopWorking()
 	return errors.Join(err, <-worked)
 }
 
 func (r *run) attack(ctx context.Context) error {
+	if b, ok := blows[r.Scenario]; ok {
+		return r.nemesis.HitLeaders(ctx, b, r.Kills)
+	}
 	switch r.Scenario {
-	case "kills":
-		return r.nemesis.KillLeaders(ctx, r.Kills)
 	case "busiest":
 		return r.nemesis.KillBusiest(ctx, 10*time.Second)
 	case "all":
 		return r.nemesis.KillAll(ctx, 10*time.Second, 3*time.Second)
 	}
-	return fmt.Errorf("scenario %q is none of kills, busiest, all", r.Scenario)
+	return fmt.Errorf("scenario %q is none of kills, terms, freezes, busiest, all", r.Scenario)
 }
 
 // drain waits until the cluster keeps no pending timer, for at most a minute after the last one was due.

@@ -26,6 +26,8 @@ type Workload struct {
 	Cancels, Moves, Nacks, Silent int
 	// Most is how many timers are scheduled in all; 0 means until the context ends.
 	Most int
+	// Over is closed when nothing is judged any more; until then handlers that do not answer wait for it.
+	Over chan struct{}
 	// Calls is how many calls may be under way at once.
 	Calls int
 }
@@ -165,8 +167,8 @@ func (w *Workload) Work(ctx context.Context) error {
 	for i, c := range w.Clients {
 		name := fmt.Sprintf("w%d", i+1)
 		workers.Go(func() {
-			handler := func(ctx context.Context, d client.Delivery) error { return w.take(ctx, name, d) }
-			failures[i] = c.Work(ctx, queue, handler, client.WorkOptions{Concurrency: 64, Name: name, DrainTimeout: 5 * time.Second})
+			handler := func(_ context.Context, d client.Delivery) error { return w.take(name, d) }
+			failures[i] = c.Work(ctx, queue, handler, client.WorkOptions{Concurrency: 2048, Name: name, DrainTimeout: 5 * time.Second})
 		})
 	}
 	workers.Wait()
@@ -175,7 +177,7 @@ func (w *Workload) Work(ctx context.Context) error {
 
 var errRefused = errors.New("refused on purpose")
 
-func (w *Workload) take(ctx context.Context, name string, d client.Delivery) error {
+func (w *Workload) take(name string, d client.Delivery) error {
 	e := Event{
 		Kind: Deliver, ID: d.ID, Start: d.Received.UnixNano(), End: time.Now().UnixNano(), Outcome: OK, Due: d.Due.UnixMilli(),
 		HandedOut: d.HandedOut.UnixMilli(), Epoch: uint64(d.Epoch), Revision: uint64(d.Revision), Attempt: d.Attempt, Worker: name,
@@ -191,9 +193,9 @@ func (w *Workload) take(ctx context.Context, name string, d client.Delivery) err
 	switch {
 	case e.Nacked:
 		return errRefused
-	case e.Silent: // the SDK sends no answer once the lease has ended
-		<-ctx.Done()
-		return ctx.Err()
+	case e.Silent: // as a hung handler: even an answer after the lease would come too early
+		<-w.Over
+		return errRefused
 	}
 	return nil
 }

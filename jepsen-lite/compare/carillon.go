@@ -56,6 +56,26 @@ func (c *carillon) Work(ctx context.Context, handle func(string)) error {
 	}, client.WorkOptions{Concurrency: 256})
 }
 
+// KillLeader kills the node that leads most shards.
+func (c *carillon) KillLeader(ctx context.Context) error {
+	shards, err := c.client.Shards(ctx)
+	if err != nil {
+		return err
+	}
+	leads := map[string]int{}
+	for _, s := range shards {
+		leads[s.Leader]++
+	}
+	busiest := c.cluster.Nodes[0]
+	for _, n := range c.cluster.Nodes {
+		if leads[n.Name] > leads[busiest.Name] {
+			busiest = n
+		}
+	}
+	busiest.Kill()
+	return nil
+}
+
 func (c *carillon) Stop() {
 	if c.client != nil {
 		_ = c.client.Close() // never fails

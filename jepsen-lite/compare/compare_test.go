@@ -26,8 +26,8 @@ func TestQuantile(t *testing.T) {
 func TestMarkdown(t *testing.T) {
 	t.Parallel()
 	got := markdown("2 CPUs", []result{
-		{"A", []float64{1000, 20_000, 30_000, 1_500_000}, 1000, fires{P50: 0.5, P99: 2, Max: 3}},
-		{"B", []float64{500, 2000, 60_000, 0}, 1000, fires{P50: 100, P99: 200, Max: 300, Early: 1, Lost: 2, Twice: 3}},
+		{"A", []float64{1000, 20_000, 30_000, 1_500_000}, 1000, fires{P50: 0.5, P99: 2, Max: 3}, &fires{Max: 50}},
+		{"B", []float64{500, 2000, 60_000, 0}, 1000, fires{P50: 100, P99: 200, Max: 300, Early: 1, Lost: 2, Twice: 3}, nil},
 	})
 	want := `2 CPUs.
 
@@ -43,6 +43,8 @@ func TestMarkdown(t *testing.T) {
 | early | 0 | 1 | |
 | lost | 0 | 2 | |
 | delivered twice | 0 | 3 | |
+| kill -9 of the leader at 1,000 fires/s: worst lateness, ms | 50 | - | - |
+| lost by it | 0 | - | |
 
 Ratios are A to the system left of them: more is better for rates, less for lateness.
 `

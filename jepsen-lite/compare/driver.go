@@ -32,6 +32,8 @@ const (
 	fireCallers, fireBatch = 64, 10
 	// fireWait is how long after the last due time deliveries are waited for.
 	fireWait = 20 * time.Second
+	// failoverAhead is how long the timers of a failover have to be scheduled, failoverWait how long they are waited for.
+	failoverAhead, failoverWait = 8 * time.Second, 45 * time.Second
 	// callLimit bounds a call.
 	callLimit = 60 * time.Second
 	// payloadBytes is the size of a payload.
@@ -159,14 +161,7 @@ func (d *driver) fire(ctx context.Context, rate float64, length time.Duration) (
 		return d.system.Schedule(ctx, timers)
 	})
 	if err == nil {
-		limit := time.NewTimer(time.Until(due(count)) + fireWait)
-		defer limit.Stop()
-		select {
-		case <-a.all:
-		case <-limit.C:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
+		err = a.wait(ctx, time.Until(due(count))+fireWait)
 	}
 	stop()
 	worker.Wait()
@@ -174,6 +169,62 @@ func (d *driver) fire(ctx context.Context, rate float64, length time.Duration) (
 		return fires{}, err
 	}
 	return a.sum(count, id, due), nil
+}
+
+// killer is a system that goes on by itself when a node dies.
+type killer interface {
+	// KillLeader kills the node whose loss hurts most with SIGKILL; it stays away.
+	KillLeader(ctx context.Context) error
+}
+
+// failover has timers fall due at a rate, all scheduled before, and kills a node after a third of the time. It is the last
+// thing that is done to a system.
+func (d *driver) failover(ctx context.Context, k killer, rate float64, length time.Duration) (fires, error) {
+	id, payload, count := name(), make([]byte, payloadBytes), int64(rate*length.Seconds())
+	a := &arrivals{at: make(map[string]time.Time), want: int(count), all: make(chan struct{})}
+	base := time.Now().Add(failoverAhead)
+	due := func(i int64) time.Time {
+		return base.Add(time.Duration(float64(i) / rate * 1e9)).Truncate(time.Millisecond)
+	}
+	if _, err := callers(ctx, 8, 500, count, base, func(ctx context.Context, first, n int64) error {
+		timers := make([]timer, n)
+		for k := range timers {
+			timers[k] = timer{id(first + int64(k)), due(first + int64(k)), payload}
+		}
+		return d.system.Schedule(ctx, timers)
+	}); err != nil {
+		return fires{}, err
+	}
+	working, stop := context.WithCancel(ctx)
+	var worker sync.WaitGroup
+	var worked error
+	worker.Go(func() { worked = d.system.Work(working, a.handle) })
+	err := pause(ctx, time.Until(base)+length/3)
+	if err == nil {
+		err = k.KillLeader(ctx)
+	}
+	if err == nil {
+		err = a.wait(ctx, time.Until(due(count))+failoverWait)
+	}
+	stop()
+	worker.Wait()
+	if err := errors.Join(err, worked); err != nil {
+		return fires{}, err
+	}
+	return a.sum(count, id, due), nil
+}
+
+// wait waits for the last delivery, for at most the limit.
+func (a *arrivals) wait(ctx context.Context, limit time.Duration) error {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-a.all:
+	case <-timer.C:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
 }
 
 // sum is called when the worker has ended.

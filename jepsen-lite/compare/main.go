@@ -159,6 +159,14 @@ func (o options) measure(ctx context.Context, s system, dir string) (result, err
 	}
 	r.Rate, r.Fires = o.rate, f
 	fmt.Fprintf(os.Stderr, "  lateness: %+v\n", f)
+	if k, ok := s.(killer); ok {
+		f, err := d.failover(ctx, k, o.rate, 2*o.duration)
+		if err != nil {
+			return r, fmt.Errorf("failover: %w", err)
+		}
+		r.Failover = &f
+		fmt.Fprintf(os.Stderr, "  kill -9: %+v\n", f)
+	}
 	return r, nil
 }
 

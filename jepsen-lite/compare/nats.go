@@ -146,7 +146,7 @@ func (j *jetStream) create(ctx context.Context) error {
 // connect tries until the server is up.
 func (j *jetStream) connect(ctx context.Context, url string) (*nats.Conn, error) {
 	for {
-		conn, err := nats.Connect(url, nats.Timeout(2*time.Second))
+		conn, err := nats.Connect(url, nats.Timeout(2*time.Second), nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
 		if err == nil {
 			j.conns = append(j.conns, conn)
 			return conn, nil
@@ -207,6 +207,21 @@ func (j *jetStream) Work(ctx context.Context, handle func(string)) error {
 	running.Drain()
 	<-running.Closed()
 	return nil
+}
+
+// KillLeader kills the server that leads the stream.
+func (j *jetStream) KillLeader(ctx context.Context) error {
+	info, err := j.stream.Info(ctx)
+	if err != nil {
+		return err
+	}
+	for _, s := range j.servers {
+		if s.Name == info.Cluster.Leader {
+			s.Kill()
+			return nil
+		}
+	}
+	return fmt.Errorf("the stream's leader %q is none of the servers", info.Cluster.Leader)
 }
 
 func (j *jetStream) Stop() {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 )
@@ -12,6 +13,18 @@ type result struct {
 	Rates []float64 `json:"schedules_per_second"`
 	Rate  float64   `json:"fires_per_second"`
 	Fires fires     `json:"fires"`
+	// Failover is what became of the timers while a node was killed; nil if the system has no failover of its own.
+	Failover *fires `json:"failover,omitempty"`
+}
+
+// afterKill is a value of the failover; not a number if there was none.
+func afterKill(value func(fires) float64) func(result) float64 {
+	return func(r result) float64 {
+		if r.Failover == nil {
+			return math.NaN()
+		}
+		return value(*r.Failover)
+	}
 }
 
 // markdown is one table: a column for each system, and for all but the first one the first one's ratio to it.
@@ -41,13 +54,16 @@ func markdown(machine string, results []result) string {
 	for i, l := range loads {
 		line(l.name, func(r result) float64 { return r.Rates[i] }, true)
 	}
-	at := fmt.Sprintf(" at %s fires/s, ms", number(results[0].Rate))
+	rate := fmt.Sprintf(" at %s fires/s", number(results[0].Rate))
+	at := rate + ", ms"
 	line("lateness p50"+at, func(r result) float64 { return r.Fires.P50 }, true)
 	line("lateness p99"+at, func(r result) float64 { return r.Fires.P99 }, true)
 	line("lateness, greatest"+at, func(r result) float64 { return r.Fires.Max }, true)
 	line("early", func(r result) float64 { return float64(r.Fires.Early) }, false)
 	line("lost", func(r result) float64 { return float64(r.Fires.Lost) }, false)
 	line("delivered twice", func(r result) float64 { return float64(r.Fires.Twice) }, false)
+	line("kill -9 of the leader"+rate+": worst lateness, ms", afterKill(func(f fires) float64 { return f.Max }), true)
+	line("lost by it", afterKill(func(f fires) float64 { return float64(f.Lost) }), false)
 	if len(results) > 1 {
 		fmt.Fprintf(&b, "\nRatios are %s to the system left of them: more is better for rates, less for lateness.\n", results[0].Title)
 	}
@@ -56,7 +72,7 @@ func markdown(machine string, results []result) string {
 
 // ratio of a to b; a dash if there is none.
 func ratio(a, b float64) string {
-	if a <= 0 || b <= 0 {
+	if !(a > 0 && b > 0) {
 		return "-"
 	}
 	return strconv.FormatFloat(a/b, 'g', 2, 64) + "x"
@@ -65,6 +81,8 @@ func ratio(a, b float64) string {
 // number shows three digits or whole numbers with commas.
 func number(v float64) string {
 	switch {
+	case math.IsNaN(v):
+		return "-"
 	case v >= 100:
 		text := strconv.FormatFloat(v, 'f', 0, 64)
 		for i := len(text) - 3; i > 0; i -= 3 {
