@@ -66,6 +66,9 @@ type Config struct {
 	StopTimeout time.Duration
 	// RejoinEvery is how often gossip is tried with seeds and members that are not seen. Default 15 s; at least 1 s.
 	RejoinEvery time.Duration
+	// LogStore is where the Raft logs lie: LogStoreBolt (the default) or LogStoreSegment. A data folder keeps the one that it
+	// was made with.
+	LogStore string
 	// PProf serves /debug/pprof on the HTTP address. Default off.
 	PProf bool
 	// Version is shown to others. Default "dev".
@@ -96,6 +99,7 @@ func DefaultConfig() Config {
 		BalanceAfter:     5 * time.Second,
 		StopTimeout:      10 * time.Second,
 		RejoinEvery:      15 * time.Second,
+		LogStore:         LogStoreBolt,
 		Version:          "dev",
 	}
 }
@@ -109,6 +113,9 @@ func (c Config) Validate() error {
 		return invalid("Dir", "", "must be set")
 	}
 	if err := c.validateAddrs(); err != nil {
+		return err
+	}
+	if err := validLogStore(c.LogStore); err != nil {
 		return err
 	}
 	switch {

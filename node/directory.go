@@ -50,6 +50,7 @@ type directoryStore interface {
 type directoryOptions struct {
 	config    Config
 	dir       string
+	store     directoryStore
 	transport raft.Transport
 	fsm       *directoryFSM
 	log       *slog.Logger
@@ -61,18 +62,15 @@ type directoryOptions struct {
 
 // openDirectory opens the replica; a fresh one that is not bootstrapped stays idle until a leader finds it.
 func openDirectory(o directoryOptions) (*directory, error) {
-	store, err := openDirectoryStore(o.dir)
+	d, err := openDirectoryOn(o)
 	if err != nil {
-		return nil, err
-	}
-	d, err := openDirectoryOn(o, store)
-	if err != nil {
-		return nil, errors.Join(err, store.Close())
+		return nil, errors.Join(err, o.store.Close())
 	}
 	return d, nil
 }
 
-func openDirectoryOn(o directoryOptions, store directoryStore) (*directory, error) {
+func openDirectoryOn(o directoryOptions) (*directory, error) {
+	store := o.store
 	logger := raftLogger(o.log)
 	snapshots, err := raft.NewFileSnapshotStoreWithLogger(o.dir, 2, logger)
 	if err != nil {

@@ -38,6 +38,15 @@ var families = []family{
 	{"log_append_seconds", "Writes of log entries to the disk, synced.", nil},
 	{"log_vote_seconds", "Writes of terms and votes to the disk, synced.", nil},
 
+	{"log_segments", "Segments of the segment log; 0 with another log store, as all that follow.", nil},
+	{"log_segment_bytes", "Bytes of the segments of the segment log.", nil},
+	{"log_live_bytes", "Bytes of the records in the segment log that are needed.", nil},
+	{"log_batches_total", "Writes of the segment log, each with one flush.", nil},
+	{"log_records_total", "Records written to the segment log.", nil},
+	{"log_moved_records_total", "Records of old segments that were written again so that the segments could go.", nil},
+	{"log_written_bytes_total", "Bytes written to the segment log.", nil},
+	{"log_damaged", "1 if a part of the segment log is damaged: shards are lost, and old segments stay.", nil},
+
 	{"shard_failed", "1 if the replica has stopped for good and needs a hand.", perShard},
 	{"shard_reopened_total", "How often the replica stopped by itself and was opened again.", perShard},
 	{"shard_open", "1 if the replica is open.", perShard},

@@ -25,11 +25,12 @@ const module = "github.com/carillon-timers/carillon"
 var mayImport = map[string][]string{
 	"cmd/carillon":             {"node", "client", "proto/carillon/v1"},
 	"client":                   {"proto/carillon/v1"},
-	"node":                     {"transport", "transport/peer", "shard", "shard/ring", "shard/executor", "raftfsm", "proto/carillon/v1", "proto/carillonlog/v1"},
+	"node":                     {"transport", "transport/peer", "shard", "shard/ring", "shard/executor", "shard/segment", "raftfsm", "proto/carillon/v1", "proto/carillonlog/v1"},
 	"transport":                {"shard", "shard/executor", "raftfsm", "proto/carillon/v1", "proto/carillonlog/v1"},
 	"transport/peer":           {},
 	"transport/peer/peertest":  {"transport/peer"},
 	"shard":                    {"shard/executor", "raftfsm", "wheel", "proto/carillonlog/v1"},
+	"shard/segment":            {},
 	"shard/ring":               {"proto/carillon/v1"},
 	"shard/executor":           {"raftfsm", "wheel", "wheel/mpsc", "proto/carillonlog/v1"},
 	"raftfsm":                  {"wheel", "proto/carillonlog/v1"},

@@ -36,6 +36,8 @@ type identityData struct {
 	// ClusterID is the one cluster that this node has pledged itself to, or joined.
 	ClusterID string `json:"cluster_id,omitempty"`
 	Shards    int    `json:"shards,omitempty"`
+	// LogStore is where the Raft logs lie; empty in a folder that was made before there was a choice: bolt.
+	LogStore string `json:"log_store,omitempty"`
 	// Pledge is set on the nodes that create the cluster together.
 	Pledge *pledgeRecord `json:"pledge,omitempty"`
 	// Directory and Replicas say how far the stores on this disk have come.
@@ -140,7 +142,7 @@ func (id *identity) create(nodeID string) error {
 // checkStores refuses a disk that has lost a store which may have voted.
 func (id *identity) checkStores(d *identityData) error {
 	missing := func(folder, what string) error {
-		path := filepath.Join(folder, raftFile)
+		path := id.storeFile(d, folder)
 		if _, err := os.Stat(path); err == nil {
 			return nil
 		}

@@ -138,6 +138,15 @@ func (m *metrics) shards(c *scrape) {
 	c.histogram("wheel_lateness_seconds", wheelLate)
 	c.histogram("log_append_seconds", appends)
 	c.histogram("log_vote_seconds", votes)
+	log := m.n.logStats()
+	c.gauge("log_segments", float64(log.Segments))
+	c.gauge("log_segment_bytes", float64(log.Bytes))
+	c.gauge("log_live_bytes", float64(log.Live))
+	c.counter("log_batches_total", log.Batches)
+	c.counter("log_records_total", log.Records)
+	c.counter("log_moved_records_total", log.Moved)
+	c.counter("log_written_bytes_total", log.Written)
+	c.flag("log_damaged", log.Damaged)
 }
 
 func (m *metrics) shard(c *scrape, label string, s shard.Status) {

@@ -12,6 +12,7 @@ import (
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 	"github.com/carillon-timers/carillon/shard/executor"
+	"github.com/carillon-timers/carillon/shard/segment"
 	"github.com/carillon-timers/carillon/transport"
 	"github.com/carillon-timers/carillon/transport/peer"
 )
@@ -27,6 +28,7 @@ type Node struct {
 
 	// Set by open, before anything else runs.
 	identity  *identity
+	segments  *segment.Log // nil with bolt
 	gossip    *gossip
 	mux       *peer.Mux
 	server    *transport.Server
@@ -169,6 +171,7 @@ func (p *part) stop(ctx context.Context) error {
 
 // running are the parts of a node, in the order in which they are stopped.
 type running struct {
+	log        *part // nil with bolt
 	clients    *part
 	background []*part
 	seeds      *part
@@ -180,6 +183,7 @@ type running struct {
 
 func (n *Node) startParts() running {
 	r := running{
+		log:      n.startLog(),
 		peers:    n.start("peer port", func(ctx context.Context) error { return n.mux.Run(ctx, n.listeners.peer) }),
 		clients:  n.start("client port", func(ctx context.Context) error { return n.server.Run(ctx, n.listeners.client) }),
 		replicas: n.start("replicas", n.replicas.run),
@@ -286,7 +290,12 @@ func (n *Node) openDirectory(nodes []string) error {
 	if !first {
 		nodes = nil
 	}
+	store, err := n.directoryStore()
+	if err != nil {
+		return err
+	}
 	d, err := openDirectory(directoryOptions{
+		store:  store,
 		config: n.config, dir: n.identity.directoryDir(), transport: n.mux.Group(directoryGroup), fsm: n.fsm, log: n.log,
 		bootstrap: nodes, opened: n.identity.endDirectory,
 	})

@@ -19,6 +19,9 @@ func (n *Node) open() error {
 	if n.identity, err = openIdentity(n.config.Dir, n.config.ID); err != nil {
 		return err
 	}
+	if err := n.openLog(); err != nil {
+		return err
+	}
 	id := n.identity.get()
 	if id.ClusterID != "" {
 		if err := n.checkShards(id.Shards); err != nil {
@@ -164,6 +167,7 @@ func (n *Node) closeOpened() error {
 	if n.gossip != nil {
 		errs = append(errs, n.gossip.stop(0))
 	}
+	errs = append(errs, n.closeLog())
 	if n.identity != nil {
 		errs = append(errs, n.identity.close())
 	}

@@ -142,8 +142,12 @@ func (s *replicaSet) supervise(ctx context.Context, r *replica) error {
 // runOnce opens the replica and runs it until it stops. The preferred node gives a shard its first configuration, and
 // only while the replica has never been opened to the end.
 func (s *replicaSet) runOnce(ctx context.Context, r *replica) error {
-	deps := s.deps(r.id)
-	open, err := shard.Open(s.config(r.id), deps)
+	deps, config := s.deps(r.id), s.config(r.id)
+	var err error
+	if deps.Stores, err = s.n.shardStores(config); err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	open, err := shard.Open(config, deps)
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}

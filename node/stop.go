@@ -53,6 +53,10 @@ func (n *Node) stop(r running) error {
 	if d := n.dir.Load(); d != nil {
 		step("directory", func() error { return d.close(ctx) })
 	}
+	if r.log != nil {
+		step("segment log", parts(r.log))
+		step("segment log's files", n.closeLog)
+	}
 	step("gossip", func() error { return n.gossip.stop(n.config.StopTimeout / gossipShare) })
 	step("seeds", parts(r.seeds)) // a seed that does not answer may have held it up
 	step("peers", parts(r.peers))

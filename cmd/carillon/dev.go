@@ -36,7 +36,7 @@ const (
 // devOptions are the flags of carillon dev.
 type devOptions struct {
 	nodes, shards, port int
-	dir                 string
+	dir, logStore       string
 	logs                logFlags
 }
 
@@ -65,6 +65,7 @@ Without --dir the data lies in a temporary folder that is removed at the end.`,
 	f.StringVar(&o.dir, "dir", "", "keep the data in this `folder`")
 	f.IntVar(&o.shards, "shards", 0, fmt.Sprintf("shard `count`, fixed when the cluster is created (default %d)", node.DefaultShards))
 	f.IntVar(&o.port, "port", devDefaultPort, "the first node's port for clients")
+	f.StringVar(&o.logStore, "log-store", node.LogStoreBolt, "where the Raft logs lie: bolt or segment; fixed when the folder is made")
 	o.logs.flags(f, defaultDevLevel)
 	return cmd
 }
@@ -174,6 +175,9 @@ func (o *devOptions) config(i int, dir string) node.Config {
 		c.Join = append(c.Join, o.addr(k, devGossip))
 	}
 	c.BootstrapExpect, c.Shards, c.StopTimeout = o.nodes, o.shards, devStop
+	if o.logStore != "" {
+		c.LogStore = o.logStore
+	}
 	return c
 }
 

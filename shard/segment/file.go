@@ -14,12 +14,14 @@ const (
 	manifestMagic = "CRLNMAN1"
 	version       = 1
 	suffix        = ".seg"
-	manifestFile  = "manifest"
 	freshFile     = "manifest.new"
 	spareFile     = "spare"
 	// fillBytes is how much of a new segment is filled and flushed at once.
 	fillBytes = 1 << 20
 )
+
+// ManifestFile is in the folder of every log that was opened to the end once.
+const ManifestFile = "manifest"
 
 func segmentName(number uint32) string { return fmt.Sprintf("%010d%s", number, suffix) }
 
@@ -106,9 +108,9 @@ type manifest struct{ oldest, newest uint32 }
 
 // readManifest reads the manifest; there is none in a folder that was never opened to the end.
 func readManifest(fs fileSystem) (manifest, error) {
-	f, err := fs.Open(manifestFile)
+	f, err := fs.Open(ManifestFile)
 	if err != nil {
-		return manifest{}, &DamagedError{manifestFile, err}
+		return manifest{}, &DamagedError{ManifestFile, err}
 	}
 	b := make([]byte, 24)
 	n, err := f.Size()
@@ -129,7 +131,7 @@ func readManifest(fs fileSystem) (manifest, error) {
 		err = fmt.Errorf("segments %d to %d", m.oldest, m.newest)
 	}
 	if err != nil {
-		err = &DamagedError{manifestFile, err}
+		err = &DamagedError{ManifestFile, err}
 	}
 	if closed := f.Close(); closed != nil {
 		err = errors.Join(err, closed)
@@ -155,7 +157,7 @@ func (m manifest) write(fs fileSystem) error {
 	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	if err := fs.Rename(freshFile, manifestFile); err != nil {
+	if err := fs.Rename(freshFile, ManifestFile); err != nil {
 		return err
 	}
 	return fs.SyncDir()

@@ -41,7 +41,7 @@ func (l *Log) open() error {
 		return err
 	}
 	var m manifest
-	if slices.Contains(names, manifestFile) {
+	if slices.Contains(names, ManifestFile) {
 		if m, err = readManifest(l.fs); err != nil {
 			return err
 		}
