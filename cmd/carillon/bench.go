@@ -252,9 +252,19 @@ func (b *bench) clean(ctx context.Context, n int64, skip func(i int64) bool) {
 			return 0
 		})
 	})
-	if left := b.pending(ctx); left > 0 {
-		b.report.Kept = left
+	b.report.Kept = b.left(ctx)
+}
+
+// left counts the timers of this run that are still pending, as far as the cluster says.
+func (b *bench) left(ctx context.Context) (count int64) {
+	for _, err := range b.client.List(ctx, client.ListQuery{Prefix: b.prefix, Limit: 1000}) {
+		if err != nil {
+			b.failed(err)
+			break
+		}
+		count++
 	}
+	return count
 }
 
 // pending counts the timers of this run that are still pending, up to 1,000; -1 if the cluster does not say.

@@ -18,7 +18,6 @@ type fireFlags struct {
 	benchFlags
 	concurrency int
 	ahead, wait time.Duration
-	lease       time.Duration
 	burst, pile int64
 }
 

@@ -16,7 +16,7 @@ type benchReport struct {
 	Settings map[string]any `json:"settings"`
 	Measures []measure      `json:"measures"`
 	Fires    *fires         `json:"fires,omitempty"`
-	// Kept timers are still pending under the prefix.
+	// Kept timers are still pending under the prefix: because of --keep, or because they could not be cancelled in time.
 	Kept int64 `json:"kept,omitempty"`
 	// FirstError is the text of the first operation that failed.
 	FirstError  string `json:"first_error,omitempty"`
@@ -36,7 +36,8 @@ type fires struct {
 	Lost int64 `json:"lost"`
 	// Behind timers were accepted only after they were due: the load came too late, so they are no measure of lateness.
 	Behind int64 `json:"behind"`
-	// Unacked timers were still pending after the worker had its acks confirmed; -1 if that is not known.
+	// Unacked timers, counted up to 1,000, were still pending after the worker had its acks confirmed; -1 if that is not
+	// known.
 	Unacked int64 `json:"unacked"`
 	// Gap is the longest time between two deliveries that followed each other; GapAt is when it began.
 	Gap   float64 `json:"largest_gap_ms"`
