@@ -1,24 +1,22 @@
 package raftfsm
 
-import (
-	"fmt"
-
-	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
-)
+import "fmt"
 
 // Apply applies the log entry at the index and pushes the ops that follow from it. An error means that this replica must
 // stop: the entry is damaged, from a newer version, or out of order (it wraps ErrCorrupt or ErrUnsupported). Nothing of it is
 // applied, and every later call returns the same error.
 func (f *FSM) Apply(index uint64, data []byte) (Applied, error) {
-	e, err := DecodeEntry(data)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case f.poison != nil:
+	if f.poison != nil {
 		return Applied{}, f.poison
-	case err != nil:
+	}
+	e := &f.in
+	defer e.reset()
+	if err := e.read(data); err != nil {
 		return Applied{}, f.fail("apply entry %d: %w", index, err)
-	case index <= f.s.index:
+	}
+	if index <= f.s.index {
 		return Applied{}, f.fail("apply entry %d: entry %d has been applied: %w", index, f.s.index, ErrCorrupt)
 	}
 	a := f.applyEntry(index, e)
@@ -27,82 +25,108 @@ func (f *FSM) Apply(index uint64, data []byte) (Applied, error) {
 }
 
 // applyEntry is Apply of a sound entry. Called with mu held.
-func (f *FSM) applyEntry(index uint64, e *logv1.Entry) Applied {
+func (f *FSM) applyEntry(index uint64, e *entry) Applied {
 	s := f.s
 	s.index = index
-	a := Applied{Index: index, Epoch: e.Epoch, Proposer: e.Proposer, Sequence: e.Sequence, Begin: e.Begin != nil}
-	a.Results = make([]Result, len(e.Commands))
-	if e.Epoch < s.epoch {
+	a := Applied{Index: index, Epoch: e.epoch, Proposer: e.proposer, Sequence: e.sequence, Begin: e.begin}
+	a.Results = make([]Result, len(e.commands))
+	f.readAhead(e)
+	if e.epoch < s.epoch {
 		a.Stale, a.Clock = true, s.clock
-		for i, c := range e.Commands {
-			a.Results[i] = Result{Code: StaleEpoch, Detail: fmt.Sprintf("epoch %d is over, it is %d", e.Epoch, s.epoch)}
-			f.liftOnly(e.Epoch, c)
+		for i := range e.commands {
+			a.Results[i] = Result{Code: StaleEpoch, Detail: fmt.Sprintf("epoch %d is over, it is %d", e.epoch, s.epoch)}
+			f.liftOnly(e.epoch, &e.commands[i])
 		}
 		return a
 	}
-	s.clock = max(s.clock, e.ClockMs)
-	if e.Begin != nil || e.Epoch > s.epoch {
-		s.epoch, s.epochClock, s.begun = e.Epoch, s.clock, index
+	s.clock = max(s.clock, e.clock)
+	if e.begin || e.epoch > s.epoch {
+		s.epoch, s.epochClock, s.begun = e.epoch, s.clock, index
 	}
 	a.Clock = s.clock
-	s.expire(len(e.Commands))
-	for i, c := range e.Commands {
-		a.Results[i] = f.applyCommand(e.Epoch, c)
+	s.expire(len(e.commands))
+	for i := range e.commands {
+		a.Results[i] = f.applyCommand(e, &e.commands[i])
 	}
+	s.table.compact()
 	return a
 }
 
-// applyCommand applies one command.
-func (f *FSM) applyCommand(epoch uint64, c *Command) Result {
-	switch k := c.Kind.(type) {
-	case *logv1.Command_Schedule:
-		return f.schedule(k.Schedule)
-	case *logv1.Command_Reschedule:
-		return f.reschedule(k.Reschedule)
-	case *logv1.Command_Cancel:
-		return f.lifting(epoch, k.Cancel.Hold, k.Cancel, func(t *target) Result { return f.cancel(t, k.Cancel) })
-	case *logv1.Command_Complete:
-		return f.lifting(epoch, k.Complete.Hold, k.Complete, func(t *target) Result { return f.complete(t, k.Complete) })
-	case *logv1.Command_Retry:
-		return f.lifting(epoch, k.Retry.Hold, k.Retry, func(t *target) Result { return f.retry(t, k.Retry) })
+// readAhead finds the places of all timers in the indexes, and loads what lies there: many cache misses at once cost little more
+// than one, those of one command after the other cost each its time. Called with mu held.
+func (f *FSM) readAhead(e *entry) {
+	s, sum := f.s, uint64(0)
+	for i := range e.commands {
+		c := &e.commands[i]
+		c.hash = s.hash(c.namespace, c.id)
+		sum += s.byKey.touch(c.hash)
 	}
-	panic("raftfsm: a command of a kind that DecodeEntry let pass")
+	for i := range e.commands {
+		if c := &e.commands[i]; c.kind != kindReschedule && c.kind != kindRetry {
+			c.hint = s.order.hint(c.namespace, c.id)
+			sum += c.hint.touch()
+		}
+	}
+	for i := range e.commands {
+		if slot, ok := s.byKey.guess(e.commands[i].hash); ok {
+			if r := s.table.at(slot); r != nil {
+				sum += uint64(r.where)
+			}
+		}
+		if s.finished.live > 0 {
+			sum += s.byFinished.touch(e.commands[i].hash)
+		}
+	}
+	for i := range e.commands {
+		if slot, ok := s.byKey.guess(e.commands[i].hash); ok {
+			if r := s.table.at(slot); r != nil {
+				sum += uint64(s.table.inner(r.where)[0])
+			}
+		}
+	}
+	f.touched = sum
 }
 
-// named is a command that names a timer.
-type named interface {
-	GetNamespace() string
-	GetId() string
-}
-
-// lifting runs a command that settles a timer, and lifts its hold. If the timer stays as it was, its slot is armed again.
-func (f *FSM) lifting(epoch, hold uint64, c named, apply func(t *target) Result) Result {
-	t := f.s.find(space(c.GetNamespace()), c.GetId())
-	lifted := f.lead.lift(epoch, hold, &t)
-	r := apply(&t)
-	if lifted && t.record != nil && f.s.table.at(t.slot) == t.record {
-		f.ops = append(f.ops, f.s.arm(t.slot, t.record))
+// applyCommand applies one command.
+func (f *FSM) applyCommand(e *entry, c *command) Result {
+	switch c.kind {
+	case kindSchedule:
+		return f.schedule(e, c)
+	case kindReschedule:
+		return f.reschedule(c)
+	}
+	t := f.s.findHash(c.namespace, c.id, c.hash)
+	t.hint = c.hint
+	lifted := f.lead.lift(e.epoch, c.hold, &t)
+	var r Result
+	switch c.kind {
+	case kindCancel:
+		r = f.cancel(&t, c)
+	case kindComplete:
+		r = f.complete(&t, c)
+	case kindRetry:
+		r = f.retry(&t, c)
+	}
+	if lifted {
+		f.armUnchanged(&t)
 	}
 	return r
 }
 
-// liftOnly lifts the hold of a command that is not applied.
-func (f *FSM) liftOnly(epoch uint64, c *Command) {
-	hold, settling := holdOf(c)
-	if hold != nil && *hold != 0 {
-		f.lifting(epoch, *hold, settling, func(*target) Result { return Result{} })
+// armUnchanged arms the slot of a timer whose hold was lifted and which stayed as it was.
+func (f *FSM) armUnchanged(t *target) {
+	if f.s.unchanged(t) {
+		f.ops = append(f.ops, arm(t.slot, &t.record))
 	}
 }
 
-// holdOf returns where the number of a command's hold lies; nil if it is of a kind that holds nothing.
-func holdOf(c *Command) (*uint64, named) {
-	switch k := c.Kind.(type) {
-	case *logv1.Command_Cancel:
-		return &k.Cancel.Hold, k.Cancel
-	case *logv1.Command_Complete:
-		return &k.Complete.Hold, k.Complete
-	case *logv1.Command_Retry:
-		return &k.Retry.Hold, k.Retry
+// liftOnly lifts the hold of a command that is not applied.
+func (f *FSM) liftOnly(epoch uint64, c *command) {
+	if c.hold == 0 {
+		return
 	}
-	return nil, nil
+	t := f.s.findHash(c.namespace, c.id, c.hash)
+	if f.lead.lift(epoch, c.hold, &t) {
+		f.armUnchanged(&t)
+	}
 }

@@ -1,6 +1,9 @@
 package raftfsm
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Check verifies every invariant of the state and of the notes beside it, and says what is wrong. It looks at everything, under the lock:
 // for tests and for looking into a doubtful replica.
@@ -60,24 +63,25 @@ func (s *state) checkRecords(sum *uint64) error {
 		if r == nil {
 			continue
 		}
-		t := s.find(r.Namespace, r.ID)
-		if t.record != r || t.slot != slot {
-			return fmt.Errorf("slot %d (%s/%s) is not what its key finds", slot, r.Namespace, r.ID)
+		namespace, c := s.table.namespace(r), s.table.body(r)
+		t := s.find(namespace, c.id)
+		if !t.pending || t.slot != slot {
+			return fmt.Errorf("slot %d (%s/%s) is not what its key finds", slot, namespace, c.id)
 		}
 		if _, ok := s.findFinished(&t); ok {
-			return fmt.Errorf("%s/%s is pending and finished", r.Namespace, r.ID)
+			return fmt.Errorf("%s/%s is pending and finished", namespace, c.id)
 		}
-		if r.Accepted == 0 || r.Accepted > s.accepted || accepted[r.Accepted] {
-			return fmt.Errorf("%s/%s has place %d of %d, or it is taken", r.Namespace, r.ID, r.Accepted, s.accepted)
+		if r.accepted == 0 || r.accepted > s.accepted || accepted[r.accepted] {
+			return fmt.Errorf("%s/%s has place %d of %d, or it is taken", namespace, c.id, r.accepted, s.accepted)
 		}
-		if r.Revision == 0 || r.Revision > s.index || r.Created > s.clock {
-			return fmt.Errorf("%s/%s of revision %d, created %d, is younger than index %d, clock %d", r.Namespace, r.ID, r.Revision, r.Created, s.index, s.clock)
+		if r.revision == 0 || r.revision > s.index || c.created > s.clock {
+			return fmt.Errorf("%s/%s of revision %d, created %d, is younger than index %d, clock %d", namespace, c.id, r.revision, c.created, s.index, s.clock)
 		}
-		if got := s.recordSum(r); got != r.sum {
-			return fmt.Errorf("%s/%s was changed in its place: sum %016x, now %016x", r.Namespace, r.ID, r.sum, got)
+		if got := s.recordSum(r, &c); got != r.sum {
+			return fmt.Errorf("%s/%s was changed in its place: sum %016x, now %016x", namespace, c.id, r.sum, got)
 		}
-		accepted[r.Accepted] = true
-		payloads += int64(len(r.Payload))
+		accepted[r.accepted] = true
+		payloads += int64(len(c.payload))
 		*sum += r.sum
 	}
 	if payloads != s.payloads {
@@ -106,7 +110,11 @@ func (s *state) checkFinished(sum *uint64) error {
 func (s *state) checkRequests(sum *uint64) error {
 	view, at := s.requests.share(), int64(-1<<63)
 	return view.each(func(seq uint64, it *requestItem) error {
-		ref, ok := s.byRequest.find(requestHash(it.high, it.low), func(ref uint32) bool { return ref == uint32(seq) })
+		p := s.byRequest.probe(requestHash(it.high, it.low))
+		ref, ok := p.next()
+		for ok && ref != uint32(seq) {
+			ref, ok = p.next()
+		}
 		if !ok || s.requests.sequence(ref) != seq {
 			return fmt.Errorf("request %d is not in the index", seq)
 		}
@@ -122,22 +130,22 @@ func (s *state) checkRequests(sum *uint64) error {
 // check verifies that each number can be found from its home, and the counts.
 func (x *index) check() error {
 	size := 0
-	for n := range x.parts {
-		p := &x.parts[n]
-		used, mask := 0, uint64(len(p.cells)-1)
+	for part := range x.parts {
+		p := &x.parts[part]
+		used, n := 0, len(p.cells)
 		for i, c := range p.cells {
 			if c == 0 {
 				continue
 			}
 			used++
-			for j := home(c, mask); j != uint64(i); j = (j + 1) & mask {
+			for j := home(c, n); j != i; j = (j + 1) % n {
 				if p.cells[j] == 0 {
-					return fmt.Errorf("part %d: cell %d cannot be reached from its home", n, i)
+					return fmt.Errorf("part %d: cell %d cannot be reached from its home", part, i)
 				}
 			}
 		}
 		if used != p.used || used*4 > len(p.cells)*3 {
-			return fmt.Errorf("part %d: %d of %d cells are used, counted %d", n, used, len(p.cells), p.used)
+			return fmt.Errorf("part %d: %d of %d cells are used, counted %d", part, used, len(p.cells), p.used)
 		}
 		size += used
 	}
@@ -148,18 +156,19 @@ func (x *index) check() error {
 }
 
 func (l *leadership) check(s *state) error {
-	if int(s.table.length) != len(l.notes) {
-		return fmt.Errorf("%d notes for %d slots", len(l.notes), s.table.length)
-	}
 	held, open := 0, 0
-	for slot, n := range l.notes {
-		if n != 0 && s.table.at(uint32(slot)) == nil {
-			return fmt.Errorf("slot %d is free and has a note", slot)
+	var err error
+	l.notes.each(func(slot uint32, n note) {
+		if s.table.at(slot) == nil {
+			err = fmt.Errorf("slot %d is free and has a note", slot)
 		}
 		held += int(n & noteHeld)
+	})
+	if err := cmp.Or(err, l.notes.check()); err != nil {
+		return err
 	}
 	for key, n := range l.absent {
-		if t := s.find(key.namespace, key.id); t.record != nil || n == 0 {
+		if t := s.find(key.namespace, key.id); t.pending || n == 0 {
 			return fmt.Errorf("%s/%s has %d holds apart from its slot", key.namespace, key.id, n)
 		}
 		held += int(n)
@@ -171,6 +180,29 @@ func (l *leadership) check(s *state) error {
 	}
 	if held != open {
 		return fmt.Errorf("%d holds on timers, %d open", held, open)
+	}
+	return nil
+}
+
+func (t *noteTable) check() error {
+	pages := 0
+	for i, p := range t.pages {
+		if p == nil {
+			continue
+		}
+		pages++
+		used := 0
+		for _, n := range p.notes {
+			if n != 0 {
+				used++
+			}
+		}
+		if used == 0 || used != p.used {
+			return fmt.Errorf("page %d has %d notes, counted %d", i, used, p.used)
+		}
+	}
+	if pages != t.used {
+		return fmt.Errorf("%d pages of notes, counted %d", pages, t.used)
 	}
 	return nil
 }

@@ -43,23 +43,34 @@ func EncodeEntry(e *logv1.Entry, b []byte) []byte {
 
 // DecodeEntry reads what EncodeEntry wrote. The error wraps ErrCorrupt or ErrUnsupported and names what is wrong.
 func DecodeEntry(b []byte) (*logv1.Entry, error) {
+	if err := checkEnvelope(b); err != nil {
+		return nil, err
+	}
+	return decodeBody(b[entryHeader:])
+}
+
+func checkEnvelope(b []byte) error {
 	if len(b) < entryHeader {
-		return nil, fmt.Errorf("log entry of %d bytes is shorter than its header: %w", len(b), ErrCorrupt)
+		return fmt.Errorf("log entry of %d bytes is shorter than its header: %w", len(b), ErrCorrupt)
 	}
 	if b[0] != entryMagic {
-		return nil, fmt.Errorf("log entry begins with %#02x: %w", b[0], ErrCorrupt)
+		return fmt.Errorf("log entry begins with %#02x: %w", b[0], ErrCorrupt)
 	}
 	if b[1] != entryVersion {
-		return nil, fmt.Errorf("log entry format version %d: %w", b[1], ErrUnsupported)
+		return fmt.Errorf("log entry format version %d: %w", b[1], ErrUnsupported)
 	}
 	if b[2] != entryType || b[3] != 0 {
-		return nil, fmt.Errorf("log entry type %d.%d: %w", b[2], b[3], ErrUnsupported)
+		return fmt.Errorf("log entry type %d.%d: %w", b[2], b[3], ErrUnsupported)
 	}
 	if got, want := entryChecksum(b), binary.LittleEndian.Uint32(b[4:]); got != want {
-		return nil, fmt.Errorf("log entry checksum is %08x, its bytes give %08x: %w", want, got, ErrCorrupt)
+		return fmt.Errorf("log entry checksum is %08x, its bytes give %08x: %w", want, got, ErrCorrupt)
 	}
+	return nil
+}
+
+func decodeBody(b []byte) (*logv1.Entry, error) {
 	e := &logv1.Entry{}
-	if err := e.UnmarshalVT(b[entryHeader:]); err != nil {
+	if err := e.UnmarshalVT(b); err != nil {
 		return nil, fmt.Errorf("log entry body: %w: %w", err, ErrCorrupt)
 	}
 	for i, c := range e.Commands {

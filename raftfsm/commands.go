@@ -3,8 +3,6 @@ package raftfsm
 import (
 	"strconv"
 	"strings"
-
-	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 )
 
 // Values of Schedule.if_exists.
@@ -36,103 +34,107 @@ func (f *FSM) once(kind byte, namespace, id string, requestID []byte, write func
 
 func revisionText(revision uint64) string { return strconv.FormatUint(revision, 10) }
 
-func (f *FSM) schedule(c *logv1.Schedule) Result {
-	c.Namespace = space(c.Namespace)
-	if r, ok := f.s.validSchedule(c); !ok {
+func (f *FSM) schedule(e *entry, c *command) Result {
+	if r, ok := f.s.validSchedule(e, c); !ok {
 		return r
 	}
-	return f.once(requestSchedule, c.Namespace, c.Id, c.RequestId, func() Result { return f.scheduleNow(c) })
+	return f.once(requestSchedule, c.namespace, c.id, c.requestID, func() Result { return f.scheduleNow(e, c) })
 }
 
-func (f *FSM) scheduleNow(c *logv1.Schedule) Result {
+func (f *FSM) scheduleNow(e *entry, c *command) Result {
 	s := f.s
-	t := s.find(c.Namespace, c.Id)
-	old := t.record
-	if old == nil {
-		if c.ExpectedRevision != 0 {
+	t := s.findHash(c.namespace, c.id, c.hash)
+	if !t.pending {
+		if c.expected != 0 {
 			return Result{Code: RevisionMismatch, Detail: revisionText(0)}
 		}
 		if seq, ok := s.findFinished(&t); ok {
 			s.forget(seq)
 		}
-		r := f.recordOf(c)
-		t.slot = s.insert(t.hash, r)
+		r, b := f.recordOf(e, c)
+		t.hint = c.hint
+		s.insert(&t, &r, &b)
 		f.lead.occupy(&t)
-		f.ops = append(f.ops, s.arm(t.slot, r))
-		return Result{Revision: r.Revision, Due: r.NextDue}
+		f.ops = append(f.ops, arm(t.slot, &r))
+		return Result{Revision: r.revision, Due: r.nextDue}
 	}
+	old := &t.record
 	switch {
-	case c.ExpectedRevision != 0 && c.ExpectedRevision != old.Revision:
-		return Result{Code: RevisionMismatch, Revision: old.Revision, Detail: revisionText(old.Revision)}
-	case c.IfExists == ifExistsKeep:
-		return Result{Revision: old.Revision, Due: old.NextDue, Answer: AnswerKept}
-	case c.IfExists == ifExistsFail:
-		return Result{Code: AlreadyExists, Revision: old.Revision, Detail: revisionText(old.Revision)}
+	case c.expected != 0 && c.expected != old.revision:
+		return Result{Code: RevisionMismatch, Revision: old.revision, Detail: revisionText(old.revision)}
+	case c.ifExists == ifExistsKeep:
+		return Result{Revision: old.revision, Due: old.nextDue, Answer: AnswerKept}
+	case c.ifExists == ifExistsFail:
+		return Result{Code: AlreadyExists, Revision: old.revision, Detail: revisionText(old.revision)}
 	}
-	return f.change(&t, f.recordOf(c))
+	r, b := f.recordOf(e, c)
+	return f.change(&t, &r, &b)
 }
 
-// change puts a changed record in the target's place.
-func (f *FSM) change(t *target, r *Record) Result {
-	f.s.replace(t, r)
+// change puts a changed timer in the target's place. Its profile has been counted.
+func (f *FSM) change(t *target, r *record, c *body) Result {
+	f.s.replace(t, r, c)
 	f.lead.changed(t.slot)
-	f.ops = append(f.ops, f.s.arm(t.slot, r))
-	return Result{Revision: r.Revision, Due: r.NextDue}
+	f.ops = append(f.ops, arm(t.slot, r))
+	return Result{Revision: r.revision, Due: r.nextDue}
 }
 
-// recordOf takes over the texts and the payload of the command.
-func (f *FSM) recordOf(c *logv1.Schedule) *Record {
+// recordOf makes the two parts of a new timer.
+func (f *FSM) recordOf(e *entry, c *command) (record, body) {
 	s := f.s
 	s.accepted++
-	return &Record{
-		Namespace: s.name(c.Namespace), ID: c.Id, Queue: s.name(c.Queue), Payload: c.Payload,
-		ContentType: s.name(c.ContentType), Headers: s.pairs(c.Headers), Labels: s.pairs(c.Labels), Retry: policyOf(c.Retry),
-		Due: c.DueMs, NextDue: c.DueMs, Accepted: s.accepted, Revision: s.index, Created: s.clock,
-	}
+	r := record{nextDue: c.due, accepted: s.accepted, revision: s.index, profile: s.profileOf(c)}
+	b := body{id: c.id, due: c.due, created: s.clock, payload: c.payload}
+	b.headers, b.labels = s.pairsOf(e, c)
+	return r, b
 }
 
-func (s *state) pairs(pairs []*logv1.Pair) []Pair {
-	if len(pairs) == 0 {
-		return nil
-	}
-	out := make([]Pair, len(pairs))
-	for i, p := range pairs {
-		out[i] = Pair{s.name(p.Key), p.Value}
-	}
-	return out
+// profileOf counts one more use of what the command shares with others.
+func (s *state) profileOf(c *command) uint32 {
+	p := profileOf(c.namespace, c.queue, c.contentType, policyOf(c.retry))
+	return s.table.intern(s.seed, &p)
 }
 
-func (f *FSM) cancel(t *target, c *logv1.Cancel) Result {
+// pairsOf is the headers and labels of a command as they lie in a blob, good until the next call.
+func (s *state) pairsOf(e *entry, c *command) (headers, labels []byte) {
+	b := appendPairs(s.attributes[:0], e.headers(c))
+	n := len(b)
+	b = appendPairs(b, e.labels(c))
+	s.attributes = b
+	return b[:n], b[n:]
+}
+
+func (f *FSM) cancel(t *target, c *command) Result {
 	if r, ok := validKey(t.namespace, t.id); !ok {
 		return r
 	}
-	if r, ok := validRequestID(c.RequestId); !ok {
+	if r, ok := validRequestID(c.requestID); !ok {
 		return r
 	}
-	handed := t.record != nil && f.lead.wasHanded(t.slot)
-	r := f.once(requestCancel, t.namespace, t.id, c.RequestId, func() Result { return f.cancelNow(t, c) })
+	handed := t.pending && f.lead.wasHanded(t.slot)
+	r := f.once(requestCancel, t.namespace, t.id, c.requestID, func() Result { return f.cancelNow(t, c) })
 	// Only a released hold lets a timer be handed out between Stamp and here. The one who waits is told; what is
 	// remembered is what all replicas know.
-	if handed && r.Code == OK && f.s.table.at(t.slot) != t.record {
+	if handed && r.Code == OK && !f.s.unchanged(t) {
 		r.Answer = AnswerFiring
 	}
 	return r
 }
 
-func (f *FSM) cancelNow(t *target, c *logv1.Cancel) Result {
+func (f *FSM) cancelNow(t *target, c *command) Result {
 	s := f.s
-	if t.record == nil {
+	if !t.pending {
 		it := s.finishedItem(t)
 		if it == nil {
 			return Result{Code: NotFound}
 		}
 		return Result{Revision: it.revision, Answer: it.answer()}
 	}
-	if c.ExpectedRevision != 0 && c.ExpectedRevision != t.record.Revision {
-		return Result{Code: RevisionMismatch, Revision: t.record.Revision, Detail: revisionText(t.record.Revision)}
+	if r := &t.record; c.expected != 0 && c.expected != r.revision {
+		return Result{Code: RevisionMismatch, Revision: r.revision, Detail: revisionText(r.revision)}
 	}
-	f.settle(t, Cancelled, c.Firing)
-	if c.Firing {
+	f.settle(t, Cancelled, c.firing)
+	if c.firing {
 		return Result{Revision: s.index, Answer: AnswerFiring}
 	}
 	return Result{Revision: s.index, Answer: AnswerCancelled}
@@ -170,60 +172,63 @@ func (it *finishedItem) answer() uint32 {
 	return AnswerCancelled
 }
 
-func (f *FSM) reschedule(c *logv1.Reschedule) Result {
-	namespace := space(c.Namespace)
-	if r, ok := validKey(namespace, c.Id); !ok {
+func (f *FSM) reschedule(c *command) Result {
+	if r, ok := validKey(c.namespace, c.id); !ok {
 		return r
 	}
-	if r, ok := validRequestID(c.RequestId); !ok {
+	if r, ok := validRequestID(c.requestID); !ok {
 		return r
 	}
-	if r, ok := f.s.validDue(c.DueMs, c.IsDelay); !ok {
+	if r, ok := f.s.validDue(c.due, c.isDelay); !ok {
 		return r
 	}
-	return f.once(requestReschedule, namespace, c.Id, c.RequestId, func() Result { return f.rescheduleNow(namespace, c) })
+	return f.once(requestReschedule, c.namespace, c.id, c.requestID, func() Result { return f.rescheduleNow(c) })
 }
 
-func (f *FSM) rescheduleNow(namespace string, c *logv1.Reschedule) Result {
+func (f *FSM) rescheduleNow(c *command) Result {
 	s := f.s
-	t := s.find(namespace, c.Id)
-	if t.record == nil {
+	t := s.findHash(c.namespace, c.id, c.hash)
+	if !t.pending {
 		r := Result{Code: NotFound}
 		if it := s.finishedItem(&t); it != nil {
 			r.Detail = map[State]string{Fired: "fired", Cancelled: "cancelled"}[it.state]
 		}
 		return r
 	}
-	if c.ExpectedRevision != 0 && c.ExpectedRevision != t.record.Revision {
-		return Result{Code: RevisionMismatch, Revision: t.record.Revision, Detail: revisionText(t.record.Revision)}
+	r, b := t.record, s.table.body(&t.record)
+	if c.expected != 0 && c.expected != r.revision {
+		return Result{Code: RevisionMismatch, Revision: r.revision, Detail: revisionText(r.revision)}
 	}
-	r := *t.record
 	s.accepted++
-	r.Due, r.NextDue, r.Attempt, r.Accepted, r.Revision, r.LastError = c.DueMs, c.DueMs, 0, s.accepted, s.index, ""
-	return f.change(&t, &r)
+	r.nextDue, r.attempt, r.accepted, r.revision = c.due, 0, s.accepted, s.index
+	b.due, b.lastError = c.due, ""
+	s.table.index.refs[r.profile]++
+	return f.change(&t, &r, &b)
 }
 
-func (f *FSM) complete(t *target, c *logv1.Complete) Result {
-	if r, ok := f.delivered(t, c.Revision, c.Attempt); !ok {
+func (f *FSM) complete(t *target, c *command) Result {
+	if r, ok := f.delivered(t, c.revision, c.attempt); !ok {
 		return r
 	}
 	f.settle(t, Fired, false)
 	return Result{Revision: f.s.index}
 }
 
-func (f *FSM) retry(t *target, c *logv1.Retry) Result {
-	if r, ok := f.s.validDue(c.DueMs, false); !ok {
+func (f *FSM) retry(t *target, c *command) Result {
+	s := f.s
+	if r, ok := s.validDue(c.due, false); !ok {
 		return r
 	}
-	if r, ok := f.delivered(t, c.Revision, c.Attempt); !ok {
+	if r, ok := f.delivered(t, c.revision, c.attempt); !ok {
 		return r
 	}
-	r := *t.record
-	r.NextDue, r.Revision, r.LastError = c.DueMs, f.s.index, cutError(c.Error)
-	if r.Attempt < 1<<32-1 {
-		r.Attempt++
+	r, b := t.record, s.table.body(&t.record)
+	r.nextDue, r.revision, b.lastError = c.due, s.index, cutError(c.errorText)
+	if r.attempt < 1<<32-1 {
+		r.attempt++
 	}
-	return f.change(t, &r)
+	s.table.index.refs[r.profile]++
+	return f.change(t, &r, &b)
 }
 
 // delivered says that the target is still at the delivery that a command settles.
@@ -231,17 +236,18 @@ func (f *FSM) delivered(t *target, revision uint64, attempt uint32) (Result, boo
 	if r, ok := validKey(t.namespace, t.id); !ok {
 		return r, false
 	}
-	if t.record == nil || t.record.Revision != revision || t.record.Attempt != attempt {
-		return stale(t.record), false
+	if !t.pending || t.record.revision != revision || t.record.attempt != attempt {
+		return stale(t), false
 	}
 	return Result{}, true
 }
 
-func stale(r *Record) Result {
-	if r == nil {
+func stale(t *target) Result {
+	if !t.pending {
 		return Result{Code: StaleToken, Detail: "no such timer is pending"}
 	}
-	return Result{Code: StaleToken, Revision: r.Revision, Detail: "revision " + revisionText(r.Revision) + ", attempt " + revisionText(uint64(r.Attempt))}
+	r := &t.record
+	return Result{Code: StaleToken, Revision: r.revision, Detail: "revision " + revisionText(r.revision) + ", attempt " + revisionText(uint64(r.attempt))}
 }
 
 // cutError cuts a text to MaxErrorBytes of valid UTF-8.

@@ -2,7 +2,6 @@ package raftfsm
 
 import (
 	"encoding/binary"
-	"math"
 
 	"github.com/cespare/xxhash/v2"
 )
@@ -22,7 +21,11 @@ func appendNumbers(b []byte, numbers ...uint64) []byte {
 	return b
 }
 
+// appendPairs writes pairs as they lie in a blob.
 func appendPairs(b []byte, pairs []Pair) []byte {
+	if len(pairs) == 0 {
+		return b
+	}
 	b = binary.AppendUvarint(b, uint64(len(pairs)))
 	for _, p := range pairs {
 		b = appendText(appendText(b, p.Key), p.Value)
@@ -30,15 +33,21 @@ func appendPairs(b []byte, pairs []Pair) []byte {
 	return b
 }
 
-func (s *state) recordSum(r *Record) uint64 {
+// recordSum is the timer's part of the state hash. In its canonical form pairs are as they lie in a blob, and none are a zero.
+func (s *state) recordSum(r *record, c *body) uint64 {
+	p := &s.table.profiles[r.profile]
 	b := append(s.scratch[:0], 1)
-	b = appendText(appendText(appendText(appendText(b, r.Namespace), r.ID), r.Queue), r.ContentType)
-	b = appendText(b, r.LastError)
-	b = appendPairs(appendPairs(b, r.Headers), r.Labels)
-	b = appendNumbers(b, uint64(r.Retry.Lease), uint64(r.Retry.InitialBackoff), uint64(r.Retry.MaxBackoff),
-		math.Float64bits(r.Retry.Multiplier), uint64(r.Due), uint64(r.NextDue), r.Accepted, r.Revision,
-		uint64(r.Attempt), uint64(r.Created))
-	b = append(b, r.Payload...)
+	b = appendText(appendText(appendText(appendText(b, p.namespace), c.id), p.queue), p.contentType)
+	b = appendText(b, c.lastError)
+	for _, pairs := range [2][]byte{c.headers, c.labels} {
+		if len(pairs) == 0 {
+			b = append(b, 0)
+		}
+		b = append(b, pairs...)
+	}
+	b = appendNumbers(b, uint64(p.lease), uint64(p.initialBackoff), uint64(p.maxBackoff), p.multiplier, uint64(c.due),
+		uint64(r.nextDue), r.accepted, r.revision, uint64(r.attempt), uint64(c.created))
+	b = append(b, c.payload...)
 	s.scratch = b
 	return xxhash.Sum64(b)
 }

@@ -56,6 +56,10 @@ type FSM struct {
 	poison error
 	// ops collects what one call pushes. Guarded by mu.
 	ops []Op
+	// in is the entry that is being applied. Guarded by mu.
+	in entry
+	// touched keeps what is read ahead from being optimized away. Guarded by mu.
+	touched uint64
 }
 
 // New returns an empty state.

@@ -175,7 +175,7 @@ func (r *replica) slot(id string) uint32 {
 	r.f.mu.Lock()
 	defer r.f.mu.Unlock()
 	t := r.f.s.find("default", id)
-	if t.record == nil {
+	if !t.pending {
 		r.t.Fatalf("%s is not pending", id)
 	}
 	return t.slot

@@ -2,14 +2,15 @@ package raftfsm
 
 // index finds a number (a slot, the sequence of a window) by the 64-bit hash of its key. It is open addressed with linear
 // probing and holds no pointers and no keys: who asks compares the key. A cell is 32 bits of the hash (the lowest one
-// set, so that an empty cell is 0) and the number. It is split into parts, so that growing moves 1/64 of it at a time.
+// set, so that an empty cell is 0) and the number. It is split into parts, so that growing moves 1/64 of it at a time. A part
+// has any number of cells and the order of its homes is that of the hashes, so growing by a third is one sweep over both.
 type index struct {
 	parts [indexParts]indexPart
 	size  int
 }
 
 type indexPart struct {
-	cells []uint64 // a power of two
+	cells []uint64
 	used  int
 }
 
@@ -22,29 +23,62 @@ func (x *index) part(hash uint64) *indexPart { return &x.parts[hash>>58] }
 
 func cellOf(hash uint64, ref uint32) uint64 { return (hash<<32 | 1<<32) | uint64(ref) }
 
-// home is where a cell would like to be; the lowest bit of the hash is lost to the mark.
-func home(cell uint64, mask uint64) uint64 { return cell >> 33 & mask }
+// home is where a cell would like to be among so many; the lowest bit of the hash is lost to the mark.
+func home(cell uint64, cells int) int { return int(cell >> 33 * uint64(cells) >> 31) }
 
-// find returns the number under the hash that same accepts.
-func (x *index) find(hash uint64, same func(ref uint32) bool) (uint32, bool) {
+// probe walks over the numbers under a hash.
+type probe struct {
+	cells []uint64
+	at    int
+	want  uint32
+}
+
+// probe begins a walk; nothing may be put or removed until it is over.
+func (x *index) probe(hash uint64) probe {
 	p := x.part(hash)
-	if p.used == 0 {
+	cell := cellOf(hash, 0)
+	return probe{cells: p.cells, at: home(cell, len(p.cells)), want: uint32(cell >> 32)}
+}
+
+// next is the next number whose hash is nearly the one asked for.
+func (p *probe) next() (ref uint32, ok bool) {
+	if len(p.cells) == 0 {
 		return 0, false
 	}
-	want, mask := cellOf(hash, 0), uint64(len(p.cells)-1)
-	for i := home(want, mask); p.cells[i] != 0; i = (i + 1) & mask {
-		if p.cells[i]&^0xFFFFFFFF == want && same(uint32(p.cells[i])) {
-			return uint32(p.cells[i]), true
+	for {
+		c := p.cells[p.at]
+		if c == 0 {
+			return 0, false
+		}
+		if p.at++; p.at == len(p.cells) {
+			p.at = 0
+		}
+		if uint32(c>>32) == p.want {
+			return uint32(c), true
 		}
 	}
-	return 0, false
+}
+
+// touch loads the first cell of a hash.
+func (x *index) touch(hash uint64) uint64 {
+	p := x.part(hash)
+	if len(p.cells) == 0 {
+		return 0
+	}
+	return p.cells[home(cellOf(hash, 0), len(p.cells))]
+}
+
+// guess is the number that is most likely under the hash, if it is there.
+func (x *index) guess(hash uint64) (uint32, bool) {
+	p := x.probe(hash)
+	return p.next()
 }
 
 // put adds a number; that the key is not there yet is the caller's duty.
 func (x *index) put(hash uint64, ref uint32) {
 	p := x.part(hash)
-	if (p.used+1)*4 > len(p.cells)*3 {
-		p.resize(max(indexMinCells, len(p.cells)*2))
+	if n := len(p.cells); (p.used+1)*4 > n*3 {
+		p.resize(max(indexMinCells, n+n/3))
 	}
 	p.place(cellOf(hash, ref))
 	p.used++
@@ -52,10 +86,11 @@ func (x *index) put(hash uint64, ref uint32) {
 }
 
 func (p *indexPart) place(cell uint64) {
-	mask := uint64(len(p.cells) - 1)
-	i := home(cell, mask)
+	i := home(cell, len(p.cells))
 	for p.cells[i] != 0 {
-		i = (i + 1) & mask
+		if i++; i == len(p.cells) {
+			i = 0
+		}
 	}
 	p.cells[i] = cell
 }
@@ -74,41 +109,58 @@ func (p *indexPart) resize(cells int) {
 // no tombstones.
 func (x *index) remove(hash uint64, ref uint32) bool {
 	p := x.part(hash)
-	if p.used == 0 {
+	n := len(p.cells)
+	if n == 0 {
 		return false
 	}
-	want, mask := cellOf(hash, ref), uint64(len(p.cells)-1)
-	i := home(want, mask)
+	want := cellOf(hash, ref)
+	i := home(want, n)
 	for p.cells[i] != want {
 		if p.cells[i] == 0 {
 			return false
 		}
-		i = (i + 1) & mask
+		if i++; i == n {
+			i = 0
+		}
 	}
-	for j := (i + 1) & mask; p.cells[j] != 0; j = (j + 1) & mask {
+	for j := i; ; {
+		if j++; j == n {
+			j = 0
+		}
+		c := p.cells[j]
+		if c == 0 {
+			break
+		}
 		// The cell at j may fill the hole at i if its home is not between them.
-		if (j-home(p.cells[j], mask))&mask >= (j-i)&mask {
-			p.cells[i], i = p.cells[j], j
+		if ahead(j, home(c, n), n) >= ahead(j, i, n) {
+			p.cells[i], i = c, j
 		}
 	}
 	p.cells[i] = 0
 	p.used--
 	x.size--
-	if len(p.cells) > indexMinCells && p.used*8 < len(p.cells) {
-		p.resize(max(indexMinCells, len(p.cells)/4))
+	if n > indexMinCells && p.used*8 < n {
+		p.resize(max(indexMinCells, p.used*2))
 	}
 	return true
 }
 
+// ahead is how many cells of n at is ahead of from.
+func ahead(at, from, n int) int {
+	if at < from {
+		return at - from + n
+	}
+	return at - from
+}
+
 // reserve makes room for n numbers in all.
 func (x *index) reserve(n int) {
-	cells := indexMinCells
-	for cells*3/4*indexParts < n+n/16 {
-		cells *= 2
+	if n <= indexParts {
+		return
 	}
 	for i := range x.parts {
-		if p := &x.parts[i]; len(p.cells) < cells && n > indexParts {
-			p.resize(cells)
+		if cells := n / indexParts * 3 / 2; len(x.parts[i].cells) < cells {
+			x.parts[i].resize(max(indexMinCells, cells))
 		}
 	}
 }

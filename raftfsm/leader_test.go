@@ -256,7 +256,7 @@ func TestRestoreForgetsNotes(t *testing.T) {
 
 func TestBackoffGrowsAndIsBounded(t *testing.T) {
 	t.Parallel()
-	p := policyOf(nil)
+	p := policyOf(RetryPolicy{})
 	for attempt, want := range []int64{1000, 2000, 4000, 8000, 16000, 32000, 64000, 128000, 256000, 300000, 300000} {
 		low, high := int64(1<<62), int64(0)
 		for salt := range uint64(1000) {

@@ -3,6 +3,7 @@ package raftfsm
 import (
 	"cmp"
 	"slices"
+	"strings"
 )
 
 // leadership is what the leader's side notes beside the table: what has been handed out, and what is held because a
@@ -14,8 +15,7 @@ type leadership struct {
 	epoch uint64
 	// clock is the last that Stamp gave, so that entries on their way do not run back.
 	clock int64
-	// notes has one word for each slot of the table.
-	notes []note
+	notes noteTable
 	// absent counts the holds on timers that are not in the table (a schedule on its way, or a second command after the
 	// first has taken the timer away). A timer that comes takes its holds over.
 	absent map[timerKey]note
@@ -33,6 +33,9 @@ const (
 )
 
 type timerKey struct{ namespace, id string }
+
+// key is the target's, with texts of its own.
+func (t *target) key() timerKey { return timerKey{strings.Clone(t.namespace), strings.Clone(t.id)} }
 
 // holds numbers the holds; a number is used once in the life of the process. Which of them are open is kept for the span
 // from the oldest open one on, since they end about in order.
@@ -69,24 +72,17 @@ func (h *holds) end(number uint64) bool {
 
 func (h *holds) endAll() { h.open, h.head = h.open[:0], 0 }
 
-func (l *leadership) note(slot uint32) note {
-	if int(slot) >= len(l.notes) {
-		return 0
-	}
-	return l.notes[slot]
-}
-
-func (l *leadership) wasHanded(slot uint32) bool { return l.note(slot)&noteOut != 0 }
+func (l *leadership) wasHanded(slot uint32) bool { return l.notes.at(slot)&noteOut != 0 }
 
 // hold takes a hold on the target for one command.
 func (l *leadership) hold(t *target) uint64 {
-	if t.record != nil {
-		l.notes[t.slot]++
+	if t.pending {
+		l.notes.set(t.slot, l.notes.at(t.slot)+1)
 	} else {
 		if l.absent == nil {
 			l.absent = map[timerKey]note{}
 		}
-		l.absent[timerKey{t.namespace, t.id}]++
+		l.absent[t.key()]++
 	}
 	return l.holds.take()
 }
@@ -96,12 +92,15 @@ func (l *leadership) lift(epoch, number uint64, t *target) bool {
 	if number == 0 || epoch != l.epoch || !l.holds.end(number) {
 		return false
 	}
-	if t.record != nil {
-		l.notes[t.slot]--
-		return l.notes[t.slot]&noteHeld == 0
+	if t.pending {
+		n := l.notes.at(t.slot) - 1
+		l.notes.set(t.slot, n)
+		return n&noteHeld == 0
 	}
 	key := timerKey{t.namespace, t.id}
-	if l.absent[key]--; l.absent[key] == 0 {
+	if n := l.absent[key]; n > 1 {
+		l.absent[t.key()] = n - 1
+	} else {
 		delete(l.absent, key)
 	}
 	return false
@@ -109,35 +108,32 @@ func (l *leadership) lift(epoch, number uint64, t *target) bool {
 
 // occupy is called when a timer has come into a slot.
 func (l *leadership) occupy(t *target) {
-	if int(t.slot) == len(l.notes) {
-		l.notes = append(l.notes, 0)
-	}
-	l.notes[t.slot] = 0
+	held := note(0)
 	if len(l.absent) > 0 {
 		key := timerKey{t.namespace, t.id}
-		l.notes[t.slot] = l.absent[key]
+		held = l.absent[key]
 		delete(l.absent, key)
 	}
+	l.notes.set(t.slot, held)
 }
 
 // changed is called when the record in a slot has a new revision, which nobody has been given.
-func (l *leadership) changed(slot uint32) { l.notes[slot] &= noteHeld }
+func (l *leadership) changed(slot uint32) { l.notes.set(slot, l.notes.at(slot)&noteHeld) }
 
 // vacate is called when a timer has left its slot.
 func (l *leadership) vacate(t *target) {
-	if held := l.notes[t.slot] & noteHeld; held > 0 {
+	if held := l.notes.at(t.slot) & noteHeld; held > 0 {
 		if l.absent == nil {
 			l.absent = map[timerKey]note{}
 		}
-		l.absent[timerKey{t.namespace, t.id}] = held
+		l.absent[t.key()] = held
 	}
-	l.notes[t.slot] = 0
+	l.notes.set(t.slot, 0)
 }
 
-// reset forgets all notes; the table has so many slots.
-func (l *leadership) reset(slots uint32) {
-	l.notes = slices.Grow(l.notes[:0], int(slots))[:slots]
-	clear(l.notes)
+// reset forgets all notes.
+func (l *leadership) reset() {
+	l.notes = noteTable{}
 	clear(l.absent)
 	l.holds.endAll()
 }
@@ -176,26 +172,23 @@ func (f *FSM) enter(epoch uint64) {
 // rearm changes the notes and arms, in the order of (NextDue, Accepted), every slot that was handed out or held. Called with mu held.
 func (f *FSM) rearm(change func(note) note) {
 	var slots []uint32
-	for slot, n := range f.lead.notes {
-		if n == 0 {
-			continue
-		}
-		f.lead.notes[slot] = change(n)
+	f.lead.notes.each(func(slot uint32, n note) {
+		f.lead.notes.set(slot, change(n))
 		if n&(noteHanded|noteHeld) != 0 {
-			slots = append(slots, uint32(slot))
+			slots = append(slots, slot)
 		}
-	}
+	})
 	slices.SortFunc(slots, func(a, b uint32) int { return compareDue(f.s.table.at(a), f.s.table.at(b)) })
 	for _, slot := range slots {
-		f.ops = append(f.ops, f.s.arm(slot, f.s.table.at(slot)))
+		f.ops = append(f.ops, arm(slot, f.s.table.at(slot)))
 	}
 }
 
-func compareDue(a, b *Record) int {
-	if a.NextDue != b.NextDue {
-		return cmp.Compare(a.NextDue, b.NextDue)
+func compareDue(a, b *record) int {
+	if a.nextDue != b.nextDue {
+		return cmp.Compare(a.nextDue, b.nextDue)
 	}
-	return cmp.Compare(a.Accepted, b.Accepted)
+	return cmp.Compare(a.accepted, b.accepted)
 }
 
 // Describe appends one DueInfo for each slot to out.
@@ -208,17 +201,17 @@ func (f *FSM) Describe(slots []uint32, out []DueInfo) []DueInfo {
 			out = append(out, DueInfo{Ref: Ref{Slot: slot}})
 			continue
 		}
-		n := f.lead.note(slot)
+		n, p := f.lead.notes.at(slot), &f.s.table.profiles[r.profile]
 		out = append(out, DueInfo{
-			Ref: Ref{Slot: slot, Revision: r.Revision}, OK: true, Namespace: r.Namespace, Queue: r.Queue,
-			NextDue: r.NextDue, Accepted: r.Accepted, Attempt: r.Attempt, Lease: r.Retry.Lease,
+			Ref: Ref{Slot: slot, Revision: r.revision}, OK: true, Namespace: p.namespace, Queue: p.queue,
+			NextDue: r.nextDue, Accepted: r.accepted, Attempt: r.attempt, Lease: p.lease,
 			Handed: n&noteHanded != 0, Held: n&noteHeld != 0,
 		})
 	}
 	return out
 }
 
-// HandOut appends one record for each ref to out and notes that it is handed out. It appends nil for a ref that is stale,
+// HandOut appends one record, which is the caller's own, for each ref to out and notes that it is handed out. It appends nil for a ref that is stale,
 // held or handed out already, and for all of them if the epoch is not the one that is led, or is over.
 func (f *FSM) HandOut(epoch uint64, refs []Ref, out []*Record) []*Record {
 	f.mu.Lock()
@@ -226,19 +219,23 @@ func (f *FSM) HandOut(epoch uint64, refs []Ref, out []*Record) []*Record {
 	leads := epoch != 0 && epoch == f.lead.led && epoch >= f.s.epoch
 	for _, ref := range refs {
 		r := f.s.table.at(ref.Slot)
-		if !leads || r == nil || r.Revision != ref.Revision || f.lead.notes[ref.Slot]&(noteHanded|noteHeld) != 0 {
+		n := f.lead.notes.at(ref.Slot)
+		if !leads || r == nil || r.revision != ref.Revision || n&(noteHanded|noteHeld) != 0 {
 			out = append(out, nil)
 			continue
 		}
-		f.lead.notes[ref.Slot] |= noteHanded | noteOut
-		out = append(out, r)
+		f.lead.notes.set(ref.Slot, n|noteHanded|noteOut)
+		out = append(out, f.s.table.build(r))
 	}
 	return out
 }
 
-// Record returns the record in a slot; nil if the slot is free.
+// Record returns the timer in a slot; nil if the slot is free.
 func (f *FSM) Record(slot uint32) *Record {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.s.table.at(slot)
+	if r := f.s.table.at(slot); r != nil {
+		return f.s.table.build(r)
+	}
+	return nil
 }

@@ -1,236 +1,178 @@
 package raftfsm
 
 import (
+	"bytes"
 	"encoding/binary"
-	"fmt"
-	"sort"
+	"hash/maphash"
+	"slices"
 	"strings"
 )
 
 // order is the pending timers by (namespace, ID): a B+ tree of slots. Keys are the namespace, a zero byte and the ID, which
-// sorts as the two do, since neither holds a zero byte. A node keeps the prefix that all its keys share, and of each key
-// only the eight bytes behind the prefix, its head: so a search compares numbers in one place, and looks at a key itself only
-// if heads are equal. Guarded by FSM.mu.
+// sorts as the two do, since neither holds a zero byte.
+//
+// A leaf is written far more often than it is read, so it is not sorted until it is read or split: a timer is put behind the
+// last and found again by its slot. A leaf keeps the length of a prefix that all its keys share, and of each key the four bytes
+// behind the prefix, its head; keys themselves are looked at only where heads are equal. It holds no pointers. Guarded by FSM.mu.
 type order struct {
 	table *table
-	root  *orderNode
-	size  int
-	key   orderKey // buffer
+	// root is nil while all is in leaf.
+	root *orderNode
+	leaf *orderLeaf
+	size int
+	seed maphash.Seed
+	// key, low and high are buffers.
+	key       orderKey
+	low, high []byte
 }
 
 const (
-	orderFan  = 64
-	orderHead = 8
-	// A node with fewer than orderThin entries is joined with a neighbour if both together have at most orderJoin.
+	// orderFan makes a leaf 1 KiB.
+	orderFan  = 126
+	orderHead = 4
+	// A leaf with fewer than orderThin entries is joined with a neighbour if both together have at most orderJoin.
 	orderThin = orderFan / 4
 	orderJoin = orderFan * 3 / 4
 )
 
-// orderNode is a leaf, or an inner node whose child i has the keys from inner.keys[i] on (inner.keys[0] is not looked at).
-type orderNode struct {
-	prefix string
-	inner  *orderInner // nil in a leaf
-	n      int
-	heads  [orderFan]uint64
-	slots  [orderFan]uint32 // of a leaf
+// orderLeaf is a leaf. Guarded by FSM.mu.
+type orderLeaf struct {
+	// check is the hash of the prefix, which is that of all keys.
+	check  uint64
+	prefix uint16
+	n      uint8
+	sorted bool
+	// moves counts how often keys left the leaf other than by being removed; an orderHint of before is void.
+	moves uint32
+	// cells are the heads with the slots behind them.
+	cells [orderFan]uint64
 }
 
-type orderInner struct {
-	keys [orderFan]string
-	kids [orderFan]*orderNode
+func (l *orderLeaf) slot(i int) uint32 { return uint32(l.cells[i]) }
+func (l *orderLeaf) head(i int) uint32 { return uint32(l.cells[i] >> 32) }
+
+func orderCell(head, slot uint32) uint64 { return uint64(head)<<32 | uint64(slot) }
+
+// orderHint is the leaf that a key belongs to. The zero value is none.
+type orderHint struct {
+	leaf  *orderLeaf
+	moves uint32
 }
+
+func (h orderHint) good() bool { return h.leaf != nil && h.leaf.moves == h.moves }
 
 // orderKey is a key that is looked for.
-type orderKey struct {
-	namespace, id string
-	bytes         []byte
-}
+type orderKey []byte
 
-func newOrder(t *table) order { return order{table: t, root: &orderNode{}} }
+func newOrder(t *table) order {
+	return order{table: t, leaf: &orderLeaf{}, seed: maphash.MakeSeed()}
+}
 
 func (o *order) len() int { return o.size }
 
-func (o *order) keyOf(namespace, id string) *orderKey {
-	k := &o.key
-	k.namespace, k.id = namespace, id
-	k.bytes = append(append(append(k.bytes[:0], namespace...), 0), id...)
-	return k
+func (o *order) keyOf(namespace, id string) orderKey {
+	o.key = append(append(append(o.key[:0], namespace...), 0), id...)
+	return o.key
 }
 
-// headAt is the eight bytes of a key from position at on; behind its end are zeros.
-func headAt[T string | []byte](key T, at int) uint64 {
-	if at >= len(key) {
+// slotKey writes the key of a slot over b.
+func (o *order) slotKey(b []byte, slot uint32) []byte {
+	r := o.table.at(slot)
+	return append(append(append(b[:0], o.table.namespace(r)...), 0), o.table.id(r)...)
+}
+
+// compareSlots compares the keys of two slots.
+func (o *order) compareSlots(a, b uint32) int {
+	if a == b {
 		return 0
 	}
+	x, y := o.table.at(a), o.table.at(b)
+	if x.profile != y.profile {
+		if c := strings.Compare(o.table.namespace(x), o.table.namespace(y)); c != 0 {
+			return c
+		}
+	}
+	return bytes.Compare(o.table.id(x), o.table.id(y))
+}
+
+// leafHead is the bytes of a key from a position on; behind its end are zeros.
+func leafHead(key []byte, at int) uint32 {
+	if at+orderHead <= len(key) {
+		return binary.BigEndian.Uint32(key[at:])
+	}
 	var b [orderHead]byte
-	copy(b[:], key[at:])
-	return binary.BigEndian.Uint64(b[:])
+	if at < len(key) {
+		copy(b[:], key[at:])
+	}
+	return binary.BigEndian.Uint32(b[:])
 }
 
-// recordHead is headAt of a record's key.
-func recordHead(r *Record, at int) uint64 {
-	if at > len(r.Namespace) {
-		return headAt(r.ID, at-len(r.Namespace)-1)
+// hint finds the leaf of a key before it is needed.
+func (o *order) hint(namespace, id string) orderHint {
+	l, k := o.leaf, o.keyOf(namespace, id)
+	for n := o.root; n != nil; {
+		i := n.child(k)
+		l, n = n.leaves[i], n.kid(i)
 	}
-	var b [orderHead]byte
-	n := copy(b[:], r.Namespace[at:]) + 1
-	if n < orderHead {
-		copy(b[n:], r.ID)
-	}
-	return binary.BigEndian.Uint64(b[:])
+	return orderHint{l, l.moves}
 }
 
-func recordKey(r *Record) string { return r.Namespace + "\x00" + r.ID }
-
-// entryHead and entryKey are the head and the key of what lies at i.
-func (o *order) entryHead(n *orderNode, i, at int) uint64 {
-	if n.inner != nil {
-		return headAt(n.inner.keys[i], at)
-	}
-	return recordHead(o.table.at(n.slots[i]), at)
-}
-
-func (o *order) entryKey(n *orderNode, i int) string {
-	if n.inner != nil {
-		return n.inner.keys[i]
-	}
-	return recordKey(o.table.at(n.slots[i]))
-}
-
-// compare is of the key with that of entry i.
-func (o *order) compare(n *orderNode, i int, k *orderKey) int {
-	if n.inner != nil {
-		switch key := n.inner.keys[i]; {
-		case string(k.bytes) == key:
-			return 0
-		case string(k.bytes) < key:
-			return -1
-		}
-		return 1
-	}
-	r := o.table.at(n.slots[i])
-	if c := strings.Compare(k.namespace, r.Namespace); c != 0 {
-		return c
-	}
-	return strings.Compare(k.id, r.ID)
-}
-
-// first is the first entry that looks at a key: an inner node's first has none.
-func (n *orderNode) first() int {
-	if n.inner != nil {
-		return 1
-	}
-	return 0
-}
-
-// search returns the first entry whose key is not below k, and whether it is k.
-func (o *order) search(n *orderNode, k *orderKey) (int, bool) {
-	if p := n.prefix; len(p) > 0 {
-		if len(k.bytes) < len(p) || string(k.bytes[:len(p)]) != p {
-			if string(k.bytes) < p {
-				return n.first(), false
-			}
-			return n.n, false
-		}
-	}
-	head := headAt(k.bytes, len(n.prefix))
-	heads := n.heads[:n.n]
-	low, high := n.first(), n.n
-	for low < high {
-		if mid := int(uint(low+high) >> 1); heads[mid] < head {
-			low = mid + 1
-		} else {
-			high = mid
-		}
-	}
-	if low == n.n || heads[low] != head {
-		return low, false
-	}
-	end := low + 1
-	for end < n.n && heads[end] == head {
-		end++
-	}
-	at := low + sort.Search(end-low, func(i int) bool { return o.compare(n, low+i, k) <= 0 })
-	return at, at < end && o.compare(n, at, k) == 0
-}
-
-// child returns which child of an inner node has k.
-func (o *order) child(n *orderNode, k *orderKey) int {
-	i, same := o.search(n, k)
-	if same {
-		return i
-	}
-	return i - 1
-}
+// touch loads the end of the leaf.
+func (h orderHint) touch() uint64 { return h.leaf.cells[min(h.leaf.n, orderFan-1)] }
 
 // put adds a timer that is not there; its record lies in the slot.
-func (o *order) put(namespace, id string, slot uint32) {
+func (o *order) put(namespace, id string, slot uint32, hint orderHint) {
 	k := o.keyOf(namespace, id)
 	o.size++
-	right, key := o.insert(o.root, k, slot)
-	if right == nil {
+	if hint.good() && hint.leaf.n < orderFan {
+		o.push(hint.leaf, k, slot)
 		return
 	}
-	root := &orderNode{inner: &orderInner{}, n: 2}
-	root.inner.kids[0], root.inner.kids[1], root.inner.keys[1] = o.root, right, key
-	o.root = root
-	o.rebuild(root)
+	if o.root == nil {
+		if right, key := o.addTo(o.leaf, k, slot); right != nil {
+			o.grow(&orderNode{n: 2}, key, right, nil)
+		}
+		return
+	}
+	if right, key := o.insert(o.root, k, slot); right != nil {
+		o.grow(&orderNode{n: 2, kids: &[nodeFan]*orderNode{}}, key, nil, right)
+	}
 }
 
-// insert puts the slot below n. If n had to be split, right is its second half, and key is not above all keys in it.
-func (o *order) insert(n *orderNode, k *orderKey, slot uint32) (right *orderNode, key string) {
-	if n.inner == nil {
-		at, _ := o.search(n, k)
-		return o.place(n, at, k.bytes, slot, nil)
-	}
-	i := o.child(n, k)
-	kid, kidKey := o.insert(n.inner.kids[i], k, slot)
-	if kid == nil {
+// addTo puts a timer into a leaf. If the leaf had to be split, right is its second half, and key is not above all keys in it.
+func (o *order) addTo(l *orderLeaf, k orderKey, slot uint32) (right *orderLeaf, key string) {
+	if l.n < orderFan {
+		o.push(l, k, slot)
 		return nil, ""
 	}
-	return o.place(n, i+1, []byte(kidKey), 0, kid)
-}
-
-// place puts an entry at a position of a node, which is split if it is full.
-func (o *order) place(n *orderNode, at int, key []byte, slot uint32, kid *orderNode) (right *orderNode, rightKey string) {
-	if n.n < orderFan {
-		o.shift(n, at, key, slot, kid)
-		return nil, ""
+	l.moves++
+	o.sort(l)
+	o.high = o.slotKey(o.high, l.slot(orderFan-1))
+	if bytes.Compare(k, o.high) > 0 {
+		// What comes at the end is most likely followed by more: leave the left leaf full.
+		right = &orderLeaf{}
+		o.push(right, k, slot)
+		return right, between(o.high, k)
 	}
-	right = &orderNode{}
-	if n.inner != nil {
-		right.inner = &orderInner{}
-	}
-	// What comes at the end is most likely followed by more: leave the left node full.
-	from := orderFan / 2
-	if at == orderFan {
-		from = orderFan
-	}
-	right.n = orderFan - from
-	n.move(right, 0, from, right.n)
-	n.n = from
-	if at >= from && (at > from || from == orderFan) {
-		o.rebuild(right)
-		o.shift(right, at-from, key, slot, kid)
-		o.rebuild(n)
+	right = &orderLeaf{check: l.check, prefix: l.prefix, sorted: true}
+	right.n = uint8(copy(right.cells[:], l.cells[orderFan/2:]))
+	l.n = orderFan / 2
+	o.low, o.high = o.slotKey(o.low, l.slot(orderFan/2-1)), o.slotKey(o.high, right.slot(0))
+	key = between(o.low, o.high)
+	o.sharpen(l)
+	o.sharpen(right)
+	if string(k) < key {
+		o.push(l, k, slot)
 	} else {
-		o.rebuild(n)
-		o.shift(n, at, key, slot, kid)
-		o.rebuild(right)
+		o.push(right, k, slot)
 	}
-	return right, o.between(n, right)
+	return right, key
 }
 
-// between is a short key above all in left and not above any in right.
-func (o *order) between(left, right *orderNode) string {
-	if right.inner != nil {
-		return right.inner.keys[0]
-	}
-	low, high := o.entryKey(left, left.n-1), o.entryKey(right, 0)
-	return strings.Clone(high[:shared(low, high)+1])
-}
+// between is a short key above low and not above high.
+func between(low, high []byte) string { return string(high[:shared(low, high)+1]) }
 
-func shared[T string | []byte](a string, b T) int {
+func shared[A, B ~string | ~[]byte](a A, b B) int {
 	n := min(len(a), len(b))
 	for i := range n {
 		if a[i] != b[i] {
@@ -240,189 +182,150 @@ func shared[T string | []byte](a string, b T) int {
 	return n
 }
 
-// move copies count entries of n from position from into another node.
-func (n *orderNode) move(to *orderNode, at, from, count int) {
-	copy(to.heads[at:at+count], n.heads[from:])
-	if n.inner == nil {
-		copy(to.slots[at:at+count], n.slots[from:])
+// push puts a timer behind the last of a leaf that has room.
+func (o *order) push(l *orderLeaf, k orderKey, slot uint32) {
+	if l.n == 0 {
+		// Alone: what comes next may share some of it.
+		l.prefix = uint16(max(0, len(k)-2*orderHead))
+		l.check, l.sorted = maphash.Bytes(o.seed, k[:l.prefix]), true
+	} else if p := int(l.prefix); len(k) < p || maphash.Bytes(o.seed, k[:p]) != l.check {
+		o.low = o.slotKey(o.low, l.slot(0))
+		o.shorten(l, shared(o.low, k), o.low)
+	}
+	head := leafHead(k, int(l.prefix))
+	l.sorted = l.sorted && (l.n == 0 || l.head(int(l.n)-1) < head)
+	l.cells[l.n] = orderCell(head, slot)
+	l.n++
+}
+
+// shorten cuts the prefix of a leaf, one of whose keys is k, to a length, without looking at the other keys.
+func (o *order) shorten(l *orderLeaf, length int, k orderKey) {
+	cut := int(l.prefix) - length
+	if cut <= 0 {
 		return
 	}
-	copy(to.inner.keys[at:at+count], n.inner.keys[from:])
-	copy(to.inner.kids[at:at+count], n.inner.kids[from:])
-	if to != n {
-		clear(n.inner.keys[from:])
-		clear(n.inner.kids[from:])
+	first := leafHead(k[:l.prefix], length)
+	for i := range l.cells[:l.n] {
+		head := first
+		if cut < orderHead {
+			head |= l.head(i) >> (8 * cut)
+		}
+		l.cells[i] = orderCell(head, l.slot(i))
+	}
+	l.prefix = uint16(length)
+	l.check = maphash.Bytes(o.seed, k[:length])
+}
+
+// sort orders a leaf by its keys.
+func (o *order) sort(l *orderLeaf) {
+	if l.sorted {
+		return
+	}
+	slices.Sort(l.cells[:l.n])
+	l.sorted = true
+	l.eachTie(func(from, to int) {
+		slices.SortFunc(l.cells[from:to], func(a, b uint64) int { return o.compareSlots(uint32(a), uint32(b)) })
+	})
+}
+
+// eachTie calls f for each run of equal heads in a leaf that is ordered by heads.
+func (l *orderLeaf) eachTie(f func(from, to int)) {
+	for from, n := 0, int(l.n); from < n; {
+		to := from + 1
+		for to < n && l.head(to) == l.head(from) {
+			to++
+		}
+		if to-from > 1 {
+			f(from, to)
+		}
+		from = to
 	}
 }
 
-// shift puts an entry at a position of a node that has room.
-func (o *order) shift(n *orderNode, at int, key []byte, slot uint32, kid *orderNode) {
-	n.move(n, at+1, at, n.n-at)
-	n.n++
-	if n.inner == nil {
-		n.slots[at] = slot
-	} else {
-		n.inner.keys[at], n.inner.kids[at] = string(key), kid
-	}
-	if n.n == 1+n.first() || shared(n.prefix, key) < len(n.prefix) {
-		o.rebuild(n)
+// sharpen makes the prefix of a sorted leaf as long as it can be, if its heads tell too little.
+func (o *order) sharpen(l *orderLeaf) {
+	ties := 0
+	l.eachTie(func(from, to int) { ties += to - from })
+	if ties*8 < int(l.n) {
 		return
 	}
-	n.heads[at] = headAt(key, len(n.prefix))
-}
-
-// rebuild finds the prefix of a node again, and its heads.
-func (o *order) rebuild(n *orderNode) {
-	first := n.first()
-	if n.n <= first {
-		n.prefix = ""
+	o.low, o.high = o.slotKey(o.low, l.slot(0)), o.slotKey(o.high, l.slot(int(l.n)-1))
+	length := shared(o.low, o.high)
+	if length <= int(l.prefix) {
 		return
 	}
-	low, high := o.entryKey(n, first), o.entryKey(n, n.n-1)
-	length := shared(low, high)
-	if n.n == first+1 {
-		length = max(0, len(low)-orderHead) // alone: what comes next may share some of it
-	}
-	n.prefix = strings.Clone(low[:length])
-	for i := first; i < n.n; i++ {
-		n.heads[i] = o.entryHead(n, i, length)
+	l.prefix, l.check = uint16(length), maphash.Bytes(o.seed, o.low[:length])
+	for i := range l.cells[:l.n] {
+		o.low = o.slotKey(o.low, l.slot(i))
+		l.cells[i] = orderCell(leafHead(o.low, length), l.slot(i))
 	}
 }
 
 // remove takes a timer out; its record still lies in its slot.
-func (o *order) remove(namespace, id string) {
+func (o *order) remove(namespace, id string, slot uint32, hint orderHint) {
+	k := o.keyOf(namespace, id)
 	o.size--
-	o.removeBelow(o.root, o.keyOf(namespace, id))
-	for o.root.inner != nil && o.root.n == 1 {
-		o.root = o.root.inner.kids[0]
+	if o.root == nil {
+		o.leaf.take(k, slot)
+		return
 	}
-	if o.root.n == 0 {
-		o.root = &orderNode{}
+	if hint.good() && hint.leaf.n > orderThin {
+		hint.leaf.take(k, slot)
+		return
+	}
+	o.removeBelow(o.root, k, slot)
+	for o.root != nil && o.root.n == 1 {
+		o.leaf, o.root = o.root.leaves[0], o.root.kid(0)
 	}
 }
 
-func (o *order) removeBelow(n *orderNode, k *orderKey) {
-	if n.inner == nil {
-		at, same := o.search(n, k)
-		if !same {
-			panic("raftfsm: a pending timer is not in the order")
-		}
-		n.take(at)
-		return
+// take takes a timer out of a leaf.
+func (l *orderLeaf) take(k orderKey, slot uint32) {
+	at := slices.Index(l.cells[:l.n], orderCell(leafHead(k, int(l.prefix)), slot))
+	if at < 0 {
+		panic("raftfsm: a pending timer is not in the order")
 	}
-	i := o.child(n, k)
-	kid := n.inner.kids[i]
-	o.removeBelow(kid, k)
-	if kid.n >= orderThin {
-		return
-	}
-	if kid.n == 0 {
-		n.take(i)
-		return
-	}
-	if i+1 < n.n && kid.n+n.inner.kids[i+1].n <= orderJoin {
-		o.join(n, i)
-	} else if i > 0 && kid.n+n.inner.kids[i-1].n <= orderJoin {
-		o.join(n, i-1)
-	}
+	l.n--
+	l.sorted = l.sorted && at == int(l.n)
+	l.cells[at] = l.cells[l.n]
 }
 
-// take closes the gap of an entry that goes.
-func (n *orderNode) take(at int) {
-	n.move(n, at, at+1, n.n-at-1)
-	n.n--
-	if n.inner != nil {
-		n.inner.keys[n.n], n.inner.kids[n.n] = "", nil
-	}
-}
-
-// join moves what child i+1 has into child i.
-func (o *order) join(n *orderNode, i int) {
-	left, right := n.inner.kids[i], n.inner.kids[i+1]
-	if right.inner != nil {
-		right.inner.keys[0] = n.inner.keys[i+1]
-	}
-	count := right.n
-	right.move(left, left.n, 0, count)
-	left.n += count
-	n.take(i + 1)
-	// The record that is on its way out is not in the leaf any more, so all keys can be looked at.
-	o.rebuild(left)
+// join moves what a leaf has into the one before it. A timer that is on its way out is in neither.
+func (o *order) join(left, right *orderLeaf) {
+	o.low, o.high = o.slotKey(o.low, left.slot(0)), o.slotKey(o.high, right.slot(0))
+	length := min(shared(o.low, o.high), int(left.prefix), int(right.prefix))
+	o.shorten(left, length, o.low)
+	o.shorten(right, length, o.high)
+	copy(left.cells[left.n:], right.cells[:right.n])
+	right.moves++
+	left.n += right.n
+	left.sorted = false
 }
 
 // from calls f for the slots from (namespace, id) on, in order, until it returns false.
 func (o *order) from(namespace, id string, f func(slot uint32) bool) {
-	o.walk(o.root, o.keyOf(namespace, id), f)
+	k := o.keyOf(namespace, id)
+	if o.root == nil {
+		o.walkLeaf(o.leaf, k, f)
+		return
+	}
+	o.walk(o.root, k, f)
 }
 
-// walk visits what is below n; k is nil once all keys are behind the start.
-func (o *order) walk(n *orderNode, k *orderKey, f func(slot uint32) bool) bool {
+// walkLeaf visits a leaf; k is nil once all keys are behind the start.
+func (o *order) walkLeaf(l *orderLeaf, k orderKey, f func(slot uint32) bool) bool {
+	o.sort(l)
 	at := 0
-	if n.inner == nil {
-		if k != nil {
-			at, _ = o.search(n, k)
-		}
-		for ; at < n.n; at++ {
-			if !f(n.slots[at]) {
-				return false
-			}
-		}
-		return true
-	}
 	if k != nil {
-		at = o.child(n, k)
+		at, _ = slices.BinarySearchFunc(l.cells[:l.n], k, func(cell uint64, k orderKey) int {
+			o.low = o.slotKey(o.low, uint32(cell))
+			return bytes.Compare(o.low, k)
+		})
 	}
-	for ; at < n.n; at++ {
-		if !o.walk(n.inner.kids[at], k, f) {
+	for ; at < int(l.n); at++ {
+		if !f(l.slot(at)) {
 			return false
 		}
-		k = nil
 	}
 	return true
-}
-
-// check verifies the prefixes, the heads, that keys are in order and where the inner nodes say, and the count.
-func (o *order) check() error {
-	count, err := o.checkNode(o.root, "", "")
-	if err == nil && count != o.size {
-		err = fmt.Errorf("%d timers, counted %d", count, o.size)
-	}
-	return err
-}
-
-// checkNode verifies a node whose keys are from low on and below high; an empty high is no bound.
-func (o *order) checkNode(n *orderNode, low, high string) (int, error) {
-	before := low
-	for i := n.first(); i < n.n; i++ {
-		key := o.entryKey(n, i)
-		if !strings.HasPrefix(key, n.prefix) || n.heads[i] != headAt(key, len(n.prefix)) {
-			return 0, fmt.Errorf("key %q is not under prefix %q with head %016x", key, n.prefix, n.heads[i])
-		}
-		if key < before || high != "" && key >= high || i > n.first() && key == before {
-			return 0, fmt.Errorf("key %q is not behind %q and before %q", key, before, high)
-		}
-		before = key
-	}
-	if n.inner == nil {
-		return n.n, nil
-	}
-	count := 0
-	for i, kid := range n.inner.kids[:n.n] {
-		from, to := low, high
-		if i > 0 {
-			from = n.inner.keys[i]
-		}
-		if i+1 < n.n {
-			to = n.inner.keys[i+1]
-		}
-		if kid == nil || kid.n == 0 {
-			return 0, fmt.Errorf("an empty node below %q", from)
-		}
-		below, err := o.checkNode(kid, from, to)
-		if err != nil {
-			return 0, err
-		}
-		count += below
-	}
-	return count, nil
 }

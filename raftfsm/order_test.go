@@ -12,10 +12,29 @@ type orderModel struct {
 	table table
 	order order
 	slots map[string]uint32
+	// hints are of keys that were looked for a while ago.
+	hints map[string]orderHint
+	calls int
+}
+
+// hint is none, a fresh one, or an old one which may be void by now.
+func (m *orderModel) hint(namespace, id string) orderHint {
+	m.calls++
+	key := namespace + "\x00" + id
+	old := m.hints[key]
+	switch fresh := m.order.hint(namespace, id); {
+	case m.calls%3 == 0:
+		return orderHint{}
+	case m.calls%3 == 1 && old.leaf != nil:
+		return old
+	default:
+		m.hints[key] = fresh
+		return fresh
+	}
 }
 
 func newOrderModel() *orderModel {
-	m := &orderModel{slots: map[string]uint32{}}
+	m := &orderModel{slots: map[string]uint32{}, hints: map[string]orderHint{}}
 	m.order = newOrder(&m.table)
 	return m
 }
@@ -23,14 +42,18 @@ func newOrderModel() *orderModel {
 func (m *orderModel) toggle(namespace, id string) {
 	key := namespace + "\x00" + id
 	if slot, ok := m.slots[key]; ok {
-		m.order.remove(namespace, id)
-		m.table.set(slot, nil)
+		m.order.remove(namespace, id, slot, m.hint(namespace, id))
+		r := *m.table.at(slot)
+		m.table.free(slot)
+		m.table.kill(r.where)
+		m.table.forgo(r.profile)
 		delete(m.slots, key)
 		return
 	}
 	slot := m.table.alloc()
-	m.table.set(slot, &Record{Namespace: namespace, ID: id})
-	m.order.put(namespace, id, slot)
+	p := profileOf(namespace, "q", "", RetryPolicy{})
+	m.table.set(slot, &record{profile: m.table.intern(m.order.seed, &p)}, &body{id: id})
+	m.order.put(namespace, id, slot, m.hint(namespace, id))
 	m.slots[key] = slot
 }
 
@@ -47,7 +70,7 @@ func (m *orderModel) check(t *testing.T, namespace, id string) {
 	}
 	slices.Sort(want)
 	m.order.from(namespace, id, func(slot uint32) bool {
-		got = append(got, recordKey(m.table.at(slot)))
+		got = append(got, string(m.order.slotKey(nil, slot)))
 		return true
 	})
 	if !slices.Equal(got, want) {
@@ -105,7 +128,7 @@ func TestOrderInSequence(t *testing.T) {
 	}
 	m.check(t, "", "")
 	nodes := 0
-	count(m.order.root, &nodes)
+	m.order.root.count(&nodes)
 	if limit := n/orderFan + n/orderFan/8; nodes > limit {
 		t.Fatalf("%d nodes for %d keys in sequence, want at most %d", nodes, n, limit)
 	}
@@ -115,16 +138,18 @@ func TestOrderInSequence(t *testing.T) {
 			m.check(t, "", "")
 		}
 	}
-	if m.order.root.inner != nil || m.order.root.n != 0 {
+	if m.order.root != nil || m.order.leaf.n != 0 {
 		t.Fatal("an empty order is not a single leaf")
 	}
 }
 
-func count(n *orderNode, nodes *int) {
+func (n *orderNode) count(nodes *int) {
 	*nodes++
-	if n.inner != nil {
-		for _, kid := range n.inner.kids[:n.n] {
-			count(kid, nodes)
+	for i := range n.n {
+		if n.kids == nil {
+			*nodes++
+		} else {
+			n.kids[i].count(nodes)
 		}
 	}
 }

@@ -8,8 +8,8 @@ func (f *FSM) Get(namespace, id string) (Status, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	t := f.s.find(namespace, id)
-	if t.record != nil {
-		return f.pending(t.slot, t.record), true
+	if t.pending {
+		return f.pending(t.slot, &t.record), true
 	}
 	it := f.s.finishedItem(&t)
 	if it == nil {
@@ -19,7 +19,7 @@ func (f *FSM) Get(namespace, id string) (Status, bool) {
 	_, _, queue := f.s.finishedTexts(seq)
 	return Status{
 		Record: &Record{
-			Namespace: namespace, ID: id, Queue: string(queue), Due: it.due, NextDue: it.due,
+			Namespace: strings.Clone(namespace), ID: strings.Clone(id), Queue: string(queue), Due: it.due, NextDue: it.due,
 			Revision: it.revision, Attempt: it.attempt, Created: it.created,
 		},
 		State: it.state, FinishedAt: it.at,
@@ -27,11 +27,12 @@ func (f *FSM) Get(namespace, id string) (Status, bool) {
 }
 
 // pending is the status of a record in the table. Called with mu held.
-func (f *FSM) pending(slot uint32, r *Record) Status {
-	if f.lead.note(slot)&noteHanded != 0 {
-		return Status{Record: r, State: Firing}
+func (f *FSM) pending(slot uint32, r *record) Status {
+	st := Status{Record: f.s.table.build(r), State: Pending}
+	if f.lead.notes.at(slot)&noteHanded != 0 {
+		st.State = Firing
 	}
-	return Status{Record: r, State: Pending}
+	return st
 }
 
 // List returns a page of pending timers. A limit that is not positive, or above MaxPageItems, means MaxPageItems; a page
@@ -50,10 +51,10 @@ func (f *FSM) List(q ListQuery) ListPage {
 	defer f.mu.Unlock()
 	f.s.order.from(namespace, start, func(slot uint32) bool {
 		r := f.s.table.at(slot)
-		if r.Namespace != namespace || !strings.HasPrefix(r.ID, q.Prefix) {
+		if f.s.table.namespace(r) != namespace || !strings.HasPrefix(borrow(f.s.table.id(r)), q.Prefix) {
 			return false
 		}
-		size += r.size()
+		size += f.s.table.size(r)
 		if len(page.Timers) == limit || size > MaxPageBytes && len(page.Timers) > 0 {
 			page.More = true
 			return false
@@ -64,14 +65,14 @@ func (f *FSM) List(q ListQuery) ListPage {
 	return page
 }
 
-// size is about what the record takes in an answer, in bytes.
-func (r *Record) size() int {
-	n := 96 + len(r.Namespace) + len(r.ID) + len(r.Queue) + len(r.Payload) + len(r.ContentType) + len(r.LastError)
-	for _, p := range r.Headers {
-		n += 8 + len(p.Key) + len(p.Value)
-	}
-	for _, p := range r.Labels {
-		n += 8 + len(p.Key) + len(p.Value)
+// size is about what the timer takes in an answer, in bytes.
+func (v *view) size(r *record) int {
+	c, p := v.body(r), &v.profiles[r.profile]
+	n := 96 + len(p.namespace) + len(c.id) + len(p.queue) + len(c.payload) + len(p.contentType) + len(c.lastError)
+	for _, pairs := range [2][]byte{c.headers, c.labels} {
+		for _, pair := range pairsOf(pairs, nil) {
+			n += 8 + len(pair.Key) + len(pair.Value)
+		}
 	}
 	return n
 }

@@ -24,10 +24,10 @@ func (f *FSM) Restore(r io.Reader) error {
 		return fmt.Errorf("restore: %w", f.poison)
 	}
 	f.s = s
-	f.lead.reset(s.table.length)
+	f.lead.reset()
 	f.ops = append(f.ops[:0], Op{Kind: Reset})
 	for slot := range s.table.length {
-		if f.ops = append(f.ops, s.arm(slot, s.table.at(slot))); len(f.ops) >= maxKeptOps {
+		if f.ops = append(f.ops, arm(slot, s.table.at(slot))); len(f.ops) >= maxKeptOps {
 			f.push()
 		}
 	}
@@ -46,7 +46,9 @@ type restoring struct {
 	rest     []byte // what is left of the chunk
 	s        *state
 	header   logv1.SnapshotHeader
-	last     *Record
+	// one holds one timer at a time; last is the record before.
+	one  entry
+	last record
 	// records, finished and requests count what was read.
 	records, finished, requests uint64
 }
@@ -204,20 +206,21 @@ func (d *restoring) record(m *logv1.Record) error {
 	if r, ok := validStored(c); !ok {
 		return fmt.Errorf("a record with %s: %w", r.Detail, ErrCorrupt)
 	}
-	r := &Record{
-		Namespace: s.name(c.Namespace), ID: c.Id, Queue: s.name(c.Queue), Payload: c.Payload,
-		ContentType: s.name(c.ContentType), Headers: s.pairs(c.Headers), Labels: s.pairs(c.Labels), Retry: policyOf(c.Retry),
-		Due: c.DueMs, NextDue: m.NextDueMs, Accepted: m.Accepted, Revision: m.Revision, Attempt: m.Attempt,
-		Created: m.CreatedMs, LastError: m.LastError,
+	d.one.reset()
+	in := d.one.schedule(c)
+	r := record{
+		nextDue: m.NextDueMs, accepted: m.Accepted, revision: m.Revision, attempt: m.Attempt, profile: s.profileOf(in),
 	}
-	if d.last != nil && compareDue(d.last, r) >= 0 {
+	if d.records > 0 && compareDue(&d.last, &r) >= 0 {
 		return fmt.Errorf("records are not in order: %w", ErrCorrupt)
 	}
-	t := s.find(r.Namespace, r.ID)
-	if t.record != nil {
+	t := s.find(in.namespace, in.id)
+	if t.pending {
 		return fmt.Errorf("a timer is there twice: %w", ErrCorrupt)
 	}
-	s.insert(t.hash, r)
+	b := body{id: in.id, due: in.due, created: m.CreatedMs, lastError: m.LastError, payload: in.payload}
+	b.headers, b.labels = s.pairsOf(&d.one, in)
+	s.insert(&t, &r, &b)
 	d.last = r
 	d.records++
 	return nil
@@ -248,7 +251,7 @@ func (d *restoring) finish(m *logv1.Finished) error {
 		return fmt.Errorf("a finished timer's sequence is %d after %d: %w", m.Sequence, w.last, ErrCorrupt)
 	}
 	t := s.find(m.Namespace, m.Id)
-	if _, there := s.findFinished(&t); there || t.record != nil {
+	if _, there := s.findFinished(&t); there || t.pending {
 		return fmt.Errorf("a timer is there twice: %w", ErrCorrupt)
 	}
 	w.skip(m.Sequence)

@@ -1,6 +1,7 @@
 package raftfsm
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -42,15 +43,16 @@ type Snapshot struct {
 	owner *table
 	// released is set once. Guarded by f.mu.
 	released bool
-	pages    []*page
+	// view is the table as it was.
+	view     view
 	finished finishedView
 	requests requestView
 }
 
 var errReleased = errors.New("snapshot is released")
 
-// Snapshot takes the state as it is. It copies page pointers only (a few µs at a million timers); a page is copied when it is
-// written for the first time afterwards, until Release. It fails on a replica that has stopped.
+// Snapshot takes the state as it is. It copies the pointers to pages and slabs only (some ten µs at a million timers); a page is
+// copied when it is written for the first time afterwards, until Release, and a slab is never written twice. It fails on a replica that has stopped.
 func (f *FSM) Snapshot() (*Snapshot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -58,7 +60,7 @@ func (f *FSM) Snapshot() (*Snapshot, error) {
 		return nil, fmt.Errorf("snapshot: %w", f.poison)
 	}
 	s := f.s
-	snap := &Snapshot{f: f, hash: s.digest(), pages: s.table.share(), finished: s.finished.share(), requests: s.requests.share()}
+	snap := &Snapshot{f: f, hash: s.digest(), view: s.table.share(), finished: s.finished.share(), requests: s.requests.share()}
 	h := &snap.header
 	h.Index, h.Epoch, h.ClockMs, h.EpochClockMs, h.Accepted = s.index, s.epoch, s.clock, s.epochClock, s.accepted
 	h.Records, h.Finished, h.Requests = uint64(s.table.count()), uint64(s.finished.live), uint64(s.requests.len())
@@ -78,7 +80,7 @@ func (s *Snapshot) Release() {
 	if !s.released {
 		s.owner.release()
 		s.released = true
-		s.pages, s.finished, s.requests = nil, finishedView{}, requestView{}
+		s.view, s.finished, s.requests = view{}, finishedView{}, requestView{}
 	}
 }
 
@@ -88,18 +90,33 @@ func (s *Snapshot) isReleased() bool {
 	return s.released
 }
 
-// sorted returns the records by (NextDue, Accepted).
-func (s *Snapshot) sorted() []*Record {
-	records := make([]*Record, 0, s.header.Records)
-	for _, p := range s.pages {
-		for _, r := range p {
-			if r != nil {
-				records = append(records, r)
+// dueItem is a timer in the order of a snapshot.
+type dueItem struct {
+	nextDue  int64
+	accepted uint64
+	slot     uint32
+}
+
+// sorted returns the timers by (NextDue, Accepted).
+func (s *Snapshot) sorted() []dueItem {
+	items := make([]dueItem, 0, s.header.Records)
+	for n, p := range s.view.pages {
+		if p == nil {
+			continue
+		}
+		for i := range p {
+			if r := &p[i]; r.where != 0 {
+				items = append(items, dueItem{r.nextDue, r.accepted, uint32(n<<pageBits | i)})
 			}
 		}
 	}
-	slices.SortFunc(records, compareDue)
-	return records
+	slices.SortFunc(items, func(a, b dueItem) int {
+		if a.nextDue != b.nextDue {
+			return cmp.Compare(a.nextDue, b.nextDue)
+		}
+		return cmp.Compare(a.accepted, b.accepted)
+	})
+	return items
 }
 
 // WriteTo writes the snapshot and returns the number of bytes. Beside the writing it costs the sorting of the records.
@@ -113,8 +130,8 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 		return sw.written, err
 	}
 	var m recordMessage
-	for _, r := range s.sorted() {
-		if err := sw.message(kindRecord, m.of(r)); err != nil {
+	for _, item := range s.sorted() {
+		if err := sw.message(kindRecord, m.of(&s.view, s.view.at(item.slot))); err != nil {
 			return sw.written, err
 		}
 	}
@@ -196,18 +213,24 @@ type recordMessage struct {
 	record logv1.Record
 	timer  logv1.Schedule
 	retry  logv1.RetryPolicy
+	pairs  []Pair
 }
 
-func (m *recordMessage) of(r *Record) *logv1.Record {
+func (m *recordMessage) of(v *view, r *record) *logv1.Record {
+	c, p := v.body(r), &v.profiles[r.profile]
 	t := &m.timer
-	t.Namespace, t.Id, t.DueMs, t.Queue, t.Payload, t.ContentType = r.Namespace, r.ID, r.Due, r.Queue, r.Payload, r.ContentType
-	t.Headers, t.Labels = pairMessages(t.Headers, r.Headers), pairMessages(t.Labels, r.Labels)
-	p := &m.retry
-	p.LeaseMs, p.InitialBackoffMs, p.MaxBackoffMs, p.Multiplier = r.Retry.Lease, r.Retry.InitialBackoff, r.Retry.MaxBackoff, r.Retry.Multiplier
-	t.Retry = p
+	t.Namespace, t.Id, t.DueMs, t.Queue, t.Payload, t.ContentType = p.namespace, c.id, c.due, p.queue, c.payload, p.contentType
+	m.pairs = pairsOf(c.headers, m.pairs[:0])
+	t.Headers = pairMessages(t.Headers, m.pairs)
+	m.pairs = pairsOf(c.labels, m.pairs[:0])
+	t.Labels = pairMessages(t.Labels, m.pairs)
+	policy := p.policy()
+	m.retry.LeaseMs, m.retry.InitialBackoffMs, m.retry.MaxBackoffMs = policy.Lease, policy.InitialBackoff, policy.MaxBackoff
+	m.retry.Multiplier = policy.Multiplier
+	t.Retry = &m.retry
 	out := &m.record
-	out.Timer, out.Accepted, out.Revision, out.Attempt = t, r.Accepted, r.Revision, r.Attempt
-	out.NextDueMs, out.CreatedMs, out.LastError = r.NextDue, r.Created, r.LastError
+	out.Timer, out.Accepted, out.Revision, out.Attempt = t, r.accepted, r.revision, r.attempt
+	out.NextDueMs, out.CreatedMs, out.LastError = r.nextDue, c.created, c.lastError
 	return out
 }
 

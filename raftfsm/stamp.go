@@ -42,7 +42,7 @@ func (f *FSM) stamp(epoch uint64, c *Command) *Result {
 		return f.stampDue(&k.Reschedule.DueMs, &k.Reschedule.DelayMs, &k.Reschedule.IsDelay)
 	case *logv1.Command_Cancel:
 		t := f.s.find(space(k.Cancel.Namespace), k.Cancel.Id)
-		k.Cancel.Firing = t.record != nil && f.mayBeOut(epoch, &t)
+		k.Cancel.Firing = t.pending && f.mayBeOut(epoch, &t)
 		k.Cancel.Hold = f.hold(epoch, &t)
 	case *logv1.Command_Complete:
 		t := f.s.find(space(k.Complete.Namespace), k.Complete.Id)
@@ -96,9 +96,9 @@ func (f *FSM) mayBeOut(epoch uint64, t *target) bool {
 	}
 	if epoch != f.s.epoch {
 		// The entry that opens the epoch is not applied yet: its clock is at most the one given out now.
-		return t.record.NextDue <= f.lead.clock+guardMillis
+		return t.record.nextDue <= f.lead.clock+guardMillis
 	}
-	return t.record.Revision < f.s.begun && t.record.NextDue <= f.s.epochClock+guardMillis
+	return t.record.revision < f.s.begun && t.record.nextDue <= f.s.epochClock+guardMillis
 }
 
 // staleToken refuses what is certain to be refused by Apply, and an older epoch's token once the timer has been handed out
@@ -107,8 +107,8 @@ func (f *FSM) staleToken(epoch uint64, t *target, revision uint64, attempt uint3
 	if epoch != f.s.epoch {
 		return nil
 	}
-	if t.record == nil || t.record.Revision != revision || t.record.Attempt != attempt {
-		r := stale(t.record)
+	if !t.pending || t.record.revision != revision || t.record.attempt != attempt {
+		r := stale(t)
 		return &r
 	}
 	if tokenEpoch < epoch && epoch == f.lead.epoch && f.lead.wasHanded(t.slot) {
@@ -126,9 +126,9 @@ func (f *FSM) stampRetry(t *target, c *logv1.Retry) *Result {
 		}
 		return r
 	}
-	policy := policyOf(nil)
-	if t.record != nil {
-		policy = t.record.Retry
+	policy := policyOf(RetryPolicy{})
+	if t.pending {
+		policy = f.s.table.profiles[t.record.profile].policy()
 	}
 	c.DueMs = f.lead.clock + policy.backoff(c.Attempt, t.hashOf(c.Revision))
 	return nil
@@ -158,8 +158,14 @@ func (f *FSM) hold(epoch uint64, t *target) uint64 {
 func (f *FSM) ReleaseHolds(cmds []*Command) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for _, c := range cmds {
-		f.liftOnly(f.lead.epoch, c)
+	for _, m := range cmds {
+		switch m.Kind.(type) {
+		case *logv1.Command_Cancel, *logv1.Command_Complete, *logv1.Command_Retry:
+			var e entry
+			c := e.command(m)
+			c.hash = f.s.hash(c.namespace, c.id)
+			f.liftOnly(f.lead.epoch, c)
+		}
 	}
 	f.push()
 }

@@ -35,8 +35,8 @@ type state struct {
 	// key and scratch are buffers.
 	key     [MaxNamespaceBytes + 1 + MaxIDBytes]byte
 	scratch []byte
-	// names holds texts that many timers share.
-	names [256]string
+	// attributes is a buffer of headers and labels.
+	attributes []byte
 }
 
 func newState(o Options) *state {
@@ -63,20 +63,34 @@ type target struct {
 	namespace, id string
 	hash          uint64
 	slot          uint32
-	// record is nil if no such timer is pending.
-	record *Record
+	// pending says that there is such a timer; record is a copy of its record, as it was when it was looked for.
+	pending bool
+	record  record
+	// hint is where the timer belongs in the order, if it is known.
+	hint orderHint
 }
 
 func (s *state) find(namespace, id string) target {
-	t := target{namespace: namespace, id: id, hash: s.hash(namespace, id)}
-	slot, ok := s.byKey.find(t.hash, func(slot uint32) bool {
+	return s.findHash(namespace, id, s.hash(namespace, id))
+}
+
+func (s *state) findHash(namespace, id string, hash uint64) target {
+	t := target{namespace: namespace, id: id, hash: hash}
+	p := s.byKey.probe(hash)
+	for slot, ok := p.next(); ok; slot, ok = p.next() {
 		r := s.table.at(slot)
-		return r.ID == id && r.Namespace == namespace
-	})
-	if ok {
-		t.slot, t.record = slot, s.table.at(slot)
+		if string(s.table.id(r)) == id && s.table.namespace(r) == namespace {
+			t.slot, t.record, t.pending = slot, *r, true
+			break
+		}
 	}
 	return t
+}
+
+// unchanged says that the target is pending as it was when it was looked for.
+func (s *state) unchanged(t *target) bool {
+	r := s.table.at(t.slot)
+	return t.pending && r != nil && r.where == t.record.where
 }
 
 // findFinished returns the sequence of a finished timer, also of one that is over its retention and not dropped yet.
@@ -84,14 +98,14 @@ func (s *state) findFinished(t *target) (uint64, bool) {
 	if s.finished.live == 0 {
 		return 0, false
 	}
-	ref, ok := s.byFinished.find(t.hash, func(ref uint32) bool {
-		namespace, id, _ := s.finishedTexts(s.finished.sequence(ref))
-		return string(id) == t.id && string(namespace) == t.namespace
-	})
-	if !ok {
-		return 0, false
+	p := s.byFinished.probe(t.hash)
+	for ref, ok := p.next(); ok; ref, ok = p.next() {
+		seq := s.finished.sequence(ref)
+		if namespace, id, _ := s.finishedTexts(seq); string(id) == t.id && string(namespace) == t.namespace {
+			return seq, true
+		}
 	}
-	return s.finished.sequence(ref), true
+	return 0, false
 }
 
 func (s *state) finishedTexts(seq uint64) (namespace, id, queue []byte) {
@@ -107,46 +121,51 @@ func (s *state) finishedAt(seq uint64) *finishedItem {
 // expired says that what happened at the time is over its retention by the last clock.
 func (s *state) expired(at int64) bool { return s.clock-at > s.retention }
 
-// insert puts a timer that is not there into a slot.
-func (s *state) insert(hash uint64, r *Record) uint32 {
-	slot := s.table.alloc()
-	s.table.set(slot, r)
-	s.byKey.put(hash, slot)
-	s.order.put(r.Namespace, r.ID, slot)
-	s.account(r, 1)
-	return slot
+// insert puts the target, which is not there, into a slot.
+func (s *state) insert(t *target, r *record, c *body) {
+	t.slot = s.table.alloc()
+	s.write(t.slot, r, c)
+	s.byKey.put(t.hash, t.slot)
+	s.order.put(t.namespace, t.id, t.slot, t.hint)
 }
 
-// replace puts a changed record in the place of the target's. Namespace and ID stay the old strings, since the order shares them.
-func (s *state) replace(t *target, r *Record) {
-	s.account(t.record, -1)
-	r.Namespace, r.ID = t.record.Namespace, t.record.ID
-	s.table.set(t.slot, r)
-	s.account(r, 1)
+// replace puts a changed timer in the place of the target's.
+func (s *state) replace(t *target, r *record, c *body) {
+	s.give(&t.record)
+	s.write(t.slot, r, c)
 }
 
 // remove frees the target's slot.
 func (s *state) remove(t *target) {
-	s.account(t.record, -1)
-	s.order.remove(t.record.Namespace, t.record.ID)
+	s.order.remove(t.namespace, t.id, t.slot, t.hint)
 	s.byKey.remove(t.hash, t.slot)
-	s.table.set(t.slot, nil)
+	s.table.free(t.slot)
+	s.give(&t.record)
 }
 
-func (s *state) account(r *Record, sign int64) {
-	if sign > 0 {
-		r.sum = s.recordSum(r)
-	}
-	s.sum += r.sum * uint64(sign)
-	s.payloads += sign * int64(len(r.Payload))
+// write puts a timer into its slot and counts it. Its profile has been counted.
+func (s *state) write(slot uint32, r *record, c *body) {
+	r.sum = s.recordSum(r, c)
+	s.table.set(slot, r, c)
+	s.sum += r.sum
+	s.payloads += int64(len(c.payload))
+}
+
+// give takes a record that is not in its slot any more out of all counts.
+func (s *state) give(r *record) {
+	s.sum -= r.sum
+	s.payloads -= int64(len(s.table.body(r).payload))
+	s.table.kill(r.where)
+	s.table.forgo(r.profile)
 }
 
 // finish remembers a timer that fired or was cancelled, oldest first beyond the limit.
 func (s *state) finish(t *target, how State, firing bool) {
-	r := t.record
+	r := &t.record
+	c := s.table.body(r)
 	seq := s.finished.push(finishedItem{
-		revision: s.index, due: r.Due, created: r.Created, at: s.clock, attempt: r.Attempt, state: how, firing: firing,
-	}, r.Namespace, r.ID, r.Queue)
+		revision: s.index, due: c.due, created: c.created, at: s.clock, attempt: r.attempt, state: how, firing: firing,
+	}, t.namespace, t.id, s.table.profiles[r.profile].queue)
 	s.byFinished.put(t.hash, uint32(seq))
 	s.sum += s.finishedSum(seq)
 	for s.finished.over() {
@@ -157,7 +176,7 @@ func (s *state) finish(t *target, how State, firing bool) {
 // forget drops a finished timer.
 func (s *state) forget(seq uint64) {
 	namespace, id, _ := s.finishedTexts(seq)
-	s.byFinished.remove(s.hash(string(namespace), string(id)), uint32(seq))
+	s.byFinished.remove(s.hash(borrow(namespace), borrow(id)), uint32(seq))
 	s.sum -= s.finishedSum(seq)
 	s.finished.drop(seq)
 }
@@ -166,16 +185,13 @@ func requestHash(high, low uint64) uint64 { return (low ^ low>>32 ^ high) * 0x9E
 
 // findRequest returns a remembered write within the retention.
 func (s *state) findRequest(high, low uint64) *requestItem {
-	var found *requestItem
-	s.byRequest.find(requestHash(high, low), func(ref uint32) bool {
-		it := s.requests.at(s.requests.sequence(ref))
-		if it.low != low || it.high != high || s.expired(it.at) {
-			return false
+	p := s.byRequest.probe(requestHash(high, low))
+	for ref, ok := p.next(); ok; ref, ok = p.next() {
+		if it := s.requests.at(s.requests.sequence(ref)); it.low == low && it.high == high && !s.expired(it.at) {
+			return it
 		}
-		found = it
-		return true
-	})
-	return found
+	}
+	return nil
 }
 
 // remember keeps the answer to a write.
@@ -213,18 +229,6 @@ func (s *state) expire(commands int) {
 	}
 }
 
-// name returns an equal text that other timers share.
-func (s *state) name(text string) string {
-	if text == "" {
-		return ""
-	}
-	place := &s.names[maphash.String(s.seed, text)&0xFF]
-	if *place != text {
-		*place = text
-	}
-	return *place
-}
-
-func (s *state) arm(slot uint32, r *Record) Op {
-	return Op{Kind: Arm, Slot: slot, When: wheel.Tick(r.NextDue)}
+func arm(slot uint32, r *record) Op {
+	return Op{Kind: Arm, Slot: slot, When: wheel.Tick(r.nextDue)}
 }

@@ -1,113 +1,203 @@
 package raftfsm
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+)
 
 const (
-	pageBits = 8
+	pageBits = 6
 	pageSize = 1 << pageBits
 	pageMask = pageSize - 1
 )
 
-type page [pageSize]*Record
+type page [pageSize]record
 
-// table keeps the records in dense slots. Pages are copied before they are written if a snapshot may look at them, so a
-// snapshot takes the page pointers only, and any number of snapshots may be alive. Guarded by FSM.mu.
-type table struct {
+// view is what is needed to read timers: of the table, or of a snapshot, which has slices of its own.
+type view struct {
+	// pages holds the records by slot; nil is a page of free slots.
 	pages []*page
-	// marks tells for each page at which generation it was made or last owned; one below the present generation is shared with a snapshot.
-	marks []uint64
+	// slabs holds the blobs by the number of their slab.
+	slabs [][]byte
+	// profiles holds what timers share; an entry is not written while a snapshot may look at it.
+	profiles []profile
+}
+
+// at returns the record in a slot, nil if it is free. The pointer is good until the next write to the table.
+func (v *view) at(slot uint32) *record {
+	n := slot >> pageBits
+	if int(n) >= len(v.pages) || v.pages[n] == nil {
+		return nil
+	}
+	if r := &v.pages[n][slot&pageMask]; r.where != 0 {
+		return r
+	}
+	return nil
+}
+
+// inner is what a blob holds behind its size.
+func (v *view) inner(p place) []byte { return blobInner(v.slabs[p.slab()][p.offset():]) }
+
+func (v *view) body(r *record) body { return bodyOf(v.inner(r.where), r.nextDue) }
+
+// id and namespace are the key of a record.
+func (v *view) id(r *record) []byte        { return blobID(v.inner(r.where)) }
+func (v *view) namespace(r *record) string { return v.profiles[r.profile].namespace }
+
+// table keeps the timers in dense slots. Pages are copied before they are written if a snapshot may look at them, slabs are
+// only added to, so a snapshot copies pointers, and any number of them may be alive. Guarded by FSM.mu.
+type table struct {
+	view
+	heap  slabHeap
+	index profileIndex
+	infos []pageInfo
+	// open is a stack of the pages that have a free slot, each once. spare is an empty page that no snapshot has seen.
+	open  []uint32
+	spare *page
 	// generation counts the snapshots taken.
 	generation uint64
 	// alive is the number of snapshots that are not released; at 0 no page is shared.
 	alive int
-	// free is the stack of free slots below len.
-	free []uint32
-	// length is the number of slots ever used at once.
+	// length is the number of slots ever used at once, used that of the slots in use.
 	length uint32
+	used   int
 	// copied counts pages copied for the sake of a snapshot.
 	copied uint64
 }
 
-func (t *table) at(slot uint32) *Record {
-	if slot >= t.length {
-		return nil
-	}
-	return t.pages[slot>>pageBits][slot&pageMask]
+type pageInfo struct {
+	// taken has a bit for each slot in use.
+	taken uint64
+	// generation is that at which the page was made or last owned; one below the present is shared with a snapshot.
+	generation uint64
+	// lately is the slot of the page that was freed last.
+	lately uint32
 }
 
-// alloc returns a free slot: the one freed last, else a new one.
+const pageFull = 1<<64 - 1
+
+// alloc takes a free slot of the page that had its first one freed last: the one freed last in it, else the lowest. Its record
+// must be set next.
 func (t *table) alloc() uint32 {
-	if n := len(t.free); n > 0 {
-		slot := t.free[n-1]
-		t.free = t.free[:n-1]
-		return slot
+	if len(t.open) == 0 {
+		if len(t.pages) == 1<<(32-pageBits) {
+			panic("raftfsm: the table is full")
+		}
+		t.open = append(t.open, uint32(len(t.pages)))
+		t.pages, t.infos = append(t.pages, nil), append(t.infos, pageInfo{})
 	}
-	if t.length == 1<<32-1 {
-		panic("raftfsm: the table is full")
+	n := t.open[len(t.open)-1]
+	info := &t.infos[n]
+	if t.pages[n] == nil {
+		t.pages[n], t.spare, info.generation = t.spare, nil, t.generation
+		if t.pages[n] == nil {
+			t.pages[n] = new(page)
+		}
 	}
-	slot := t.length
-	t.length++
-	if int(slot>>pageBits) == len(t.pages) {
-		t.pages = append(t.pages, new(page))
-		t.marks = append(t.marks, t.generation)
+	i := info.lately
+	if info.taken>>i&1 != 0 {
+		i = uint32(bits.TrailingZeros64(^info.taken))
 	}
+	info.taken |= 1 << i
+	if info.taken == pageFull {
+		t.open = t.open[:len(t.open)-1]
+	}
+	slot := n<<pageBits | i
+	t.length = max(t.length, slot+1)
+	t.used++
 	return slot
 }
 
-// set puts a record into a slot; nil frees it.
-func (t *table) set(slot uint32, r *Record) {
+// free gives a slot back, and its page if that was the last in it.
+func (t *table) free(slot uint32) {
 	n := slot >> pageBits
-	if t.marks[n] < t.generation {
+	*t.own(slot) = record{}
+	info := &t.infos[n]
+	if info.taken == pageFull {
+		t.open = append(t.open, n)
+	}
+	info.lately = slot & pageMask
+	info.taken &^= 1 << info.lately
+	if t.used--; info.taken == 0 {
+		t.spare, t.pages[n] = t.pages[n], nil
+	}
+}
+
+// own returns the place of a slot's record to write to.
+func (t *table) own(slot uint32) *record {
+	n := slot >> pageBits
+	if info := &t.infos[n]; info.generation < t.generation {
 		if t.alive > 0 {
 			clone := *t.pages[n]
 			t.pages[n] = &clone
 			t.copied++
 		}
-		t.marks[n] = t.generation
+		info.generation = t.generation
 	}
-	t.pages[n][slot&pageMask] = r
-	if r == nil {
-		t.free = append(t.free, slot)
-	}
+	return &t.pages[n][slot&pageMask]
 }
 
-// share returns the pages as they are now; they stay so until release.
-func (t *table) share() []*page {
+// set writes a timer into a slot that was taken; what was there is the caller's to give up.
+func (t *table) set(slot uint32, r *record, c *body) {
+	inner := c.inner(r.nextDue)
+	into, where := t.reserve(blobSize(inner))
+	c.put(into, slot, r.nextDue, inner)
+	r.where = where
+	*t.own(slot) = *r
+}
+
+// share returns the view as it is now; it stays so until release.
+func (t *table) share() view {
 	t.generation++
 	t.alive++
-	return append([]*page(nil), t.pages...)
+	return view{append([]*page(nil), t.pages...), append([][]byte(nil), t.slabs...), t.profiles[:len(t.profiles):len(t.profiles)]}
 }
 
 func (t *table) release() { t.alive-- }
 
-// count is the number of records.
-func (t *table) count() int { return int(t.length) - len(t.free) }
+// count is the number of timers.
+func (t *table) count() int { return t.used }
 
 func (t *table) check() error {
-	seen := make(map[uint32]bool, len(t.free))
-	for _, slot := range t.free {
-		if slot >= t.length || seen[slot] || t.at(slot) != nil {
-			return fmt.Errorf("free list: slot %d is out of range, there twice or not free", slot)
+	if len(t.infos) != len(t.pages) || int(t.length) > len(t.pages)*pageSize {
+		return fmt.Errorf("%d pages and %d infos for %d slots", len(t.pages), len(t.infos), t.length)
+	}
+	open := make(map[uint32]bool, len(t.open))
+	for _, n := range t.open {
+		if int(n) >= len(t.pages) || open[n] {
+			return fmt.Errorf("page %d is out of range or twice among the open", n)
 		}
-		seen[slot] = true
+		open[n] = true
 	}
-	if want := (int(t.length) + pageMask) / pageSize; len(t.pages) != want || len(t.marks) != want {
-		return fmt.Errorf("%d pages and %d marks for %d slots", len(t.pages), len(t.marks), t.length)
-	}
-	for slot := range t.length {
-		if t.at(slot) == nil && !seen[slot] {
-			return fmt.Errorf("slot %d is empty and not on the free list", slot)
-		}
-	}
+	used, uses := 0, make([]uint32, len(t.profiles))
 	for n, p := range t.pages {
-		if t.marks[n] > t.generation {
-			return fmt.Errorf("page %d is of generation %d, the table of %d", n, t.marks[n], t.generation)
+		info := &t.infos[n]
+		if info.generation > t.generation || (p == nil) != (info.taken == 0) || open[uint32(n)] != (info.taken != pageFull) {
+			return fmt.Errorf("page %d: generation %d of %d, taken %x, open %v", n, info.generation, t.generation, info.taken, open[uint32(n)])
 		}
-		for i := uint32(n)*pageSize + 0; i < uint32(n+1)*pageSize; i++ {
-			if i >= t.length && p[i&pageMask] != nil {
-				return fmt.Errorf("slot %d beyond the table of %d is in use", i, t.length)
+		used += bits.OnesCount64(info.taken)
+		for i := range uint32(pageSize) {
+			r := t.at(uint32(n)<<pageBits | i)
+			if (r != nil) != (info.taken>>i&1 != 0) {
+				return fmt.Errorf("slot %d of page %d: taken %x does not fit", i, n, info.taken)
 			}
+			if r == nil {
+				continue
+			}
+			if slot := uint32(n)<<pageBits | i; slot >= t.length || blobSlot(t.slabs[r.where.slab()][r.where.offset():]) != slot {
+				return fmt.Errorf("slot %d of %d: its blob is not its own", slot, t.length)
+			}
+			uses[r.profile]++
 		}
 	}
-	return nil
+	if used != t.used {
+		return fmt.Errorf("%d slots are taken, counted %d", used, t.used)
+	}
+	if t.spare != nil && *t.spare != (page{}) {
+		return fmt.Errorf("the spare page is not empty")
+	}
+	if err := t.checkProfiles(uses); err != nil {
+		return err
+	}
+	return t.checkSlabs()
 }

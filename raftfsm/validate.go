@@ -5,8 +5,6 @@ import (
 	"math"
 	"strings"
 	"unicode/utf8"
-
-	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 )
 
 // minDueMillis is the start of the year 1, the earliest instant that a protobuf timestamp can hold.
@@ -68,7 +66,7 @@ func (s *state) validDue(due int64, isDelay bool) (Result, bool) {
 	return Result{}, true
 }
 
-func validPairs(field string, pairs []*logv1.Pair) (size int, r Result, ok bool) {
+func validPairs(field string, pairs []Pair) (size int, r Result, ok bool) {
 	for i, p := range pairs {
 		if p.Key == "" || !utf8.ValidString(p.Key) || !utf8.ValidString(p.Value) {
 			return 0, invalid(field, "a key is empty, or a text is not UTF-8"), false
@@ -81,53 +79,51 @@ func validPairs(field string, pairs []*logv1.Pair) (size int, r Result, ok bool)
 	return size, Result{}, true
 }
 
-func (s *state) validSchedule(c *logv1.Schedule) (Result, bool) {
-	if r, ok := validKey(c.Namespace, c.Id); !ok {
+func (s *state) validSchedule(e *entry, c *command) (Result, bool) {
+	if r, ok := validKey(c.namespace, c.id); !ok {
 		return r, false
 	}
-	if r, ok := validName("queue", c.Queue, MaxQueueBytes); !ok {
+	if r, ok := validName("queue", c.queue, MaxQueueBytes); !ok {
 		return r, false
 	}
-	if r, ok := validRequestID(c.RequestId); !ok {
+	if r, ok := validRequestID(c.requestID); !ok {
 		return r, false
 	}
-	if r, ok := s.validDue(c.DueMs, c.IsDelay); !ok {
+	if r, ok := s.validDue(c.due, c.isDelay); !ok {
 		return r, false
 	}
-	if len(c.Payload) > MaxPayloadBytes {
-		return invalid("payload", "%d bytes; at most %d are allowed", len(c.Payload), MaxPayloadBytes), false
+	if len(c.payload) > MaxPayloadBytes {
+		return invalid("payload", "%d bytes; at most %d are allowed", len(c.payload), MaxPayloadBytes), false
 	}
-	headers, r, ok := validPairs("headers", c.Headers)
+	headers, r, ok := validPairs("headers", e.headers(c))
 	if !ok {
 		return r, false
 	}
-	labels, r, ok := validPairs("labels", c.Labels)
+	labels, r, ok := validPairs("labels", e.labels(c))
 	if !ok {
 		return r, false
 	}
-	if size := headers + labels + len(c.ContentType); size > MaxAttributeBytes || !utf8.ValidString(c.ContentType) {
+	if size := headers + labels + len(c.contentType); size > MaxAttributeBytes || !utf8.ValidString(c.contentType) {
 		return invalid("headers", "headers, labels and content type are %d bytes of text; at most %d of UTF-8 are allowed", size, MaxAttributeBytes), false
 	}
-	if c.IfExists > ifExistsKeep {
-		return invalid("if_exists", "%d is not a policy", c.IfExists), false
+	if c.ifExists > ifExistsKeep {
+		return invalid("if_exists", "%d is not a policy", c.ifExists), false
 	}
-	return validRetry(c.Retry)
+	return validRetry(&c.retry)
 }
 
 // maxMultiplier bounds the growth of a back-off; MaxBackoffMillis bounds its length anyway.
 const maxMultiplier = 1000
 
-func validRetry(p *logv1.RetryPolicy) (Result, bool) {
-	if p == nil {
-		return Result{}, true
-	}
+// validRetry checks a policy as it was sent.
+func validRetry(p *RetryPolicy) (Result, bool) {
 	switch {
-	case p.LeaseMs != 0 && (p.LeaseMs < MinLeaseMillis || p.LeaseMs > MaxLeaseMillis):
-		return invalid("retry.lease", "%d ms; %d to %d are allowed", p.LeaseMs, MinLeaseMillis, MaxLeaseMillis), false
-	case p.InitialBackoffMs < 0 || p.InitialBackoffMs > MaxBackoffMillis:
-		return invalid("retry.initial_backoff", "%d ms; 0 to %d are allowed", p.InitialBackoffMs, MaxBackoffMillis), false
-	case p.MaxBackoffMs < 0 || p.MaxBackoffMs > MaxBackoffMillis:
-		return invalid("retry.max_backoff", "%d ms; 0 to %d are allowed", p.MaxBackoffMs, MaxBackoffMillis), false
+	case p.Lease != 0 && (p.Lease < MinLeaseMillis || p.Lease > MaxLeaseMillis):
+		return invalid("retry.lease", "%d ms; %d to %d are allowed", p.Lease, MinLeaseMillis, MaxLeaseMillis), false
+	case p.InitialBackoff < 0 || p.InitialBackoff > MaxBackoffMillis:
+		return invalid("retry.initial_backoff", "%d ms; 0 to %d are allowed", p.InitialBackoff, MaxBackoffMillis), false
+	case p.MaxBackoff < 0 || p.MaxBackoff > MaxBackoffMillis:
+		return invalid("retry.max_backoff", "%d ms; 0 to %d are allowed", p.MaxBackoff, MaxBackoffMillis), false
 	case math.IsNaN(p.Multiplier) || p.Multiplier != 0 && (p.Multiplier < 1 || p.Multiplier > maxMultiplier):
 		return invalid("retry.multiplier", "%v; 1 to %d are allowed", p.Multiplier, maxMultiplier), false
 	}
@@ -136,19 +132,16 @@ func validRetry(p *logv1.RetryPolicy) (Result, bool) {
 
 // policyOf fills what is not set with the defaults. The defaults are part of the log's meaning: entries without a value
 // are in old logs, so the constants never change.
-func policyOf(p *logv1.RetryPolicy) RetryPolicy {
+func policyOf(p RetryPolicy) RetryPolicy {
 	r := RetryPolicy{DefaultLeaseMillis, DefaultInitialBackoffMillis, DefaultMaxBackoffMillis, DefaultMultiplier}
-	if p == nil {
-		return r
+	if p.Lease != 0 {
+		r.Lease = p.Lease
 	}
-	if p.LeaseMs != 0 {
-		r.Lease = p.LeaseMs
+	if p.InitialBackoff != 0 {
+		r.InitialBackoff = p.InitialBackoff
 	}
-	if p.InitialBackoffMs != 0 {
-		r.InitialBackoff = p.InitialBackoffMs
-	}
-	if p.MaxBackoffMs != 0 {
-		r.MaxBackoff = p.MaxBackoffMs
+	if p.MaxBackoff != 0 {
+		r.MaxBackoff = p.MaxBackoff
 	}
 	if p.Multiplier != 0 {
 		r.Multiplier = p.Multiplier
