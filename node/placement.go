@@ -114,7 +114,7 @@ func (n *Node) lead(ctx context.Context, d *directory) error {
 }
 
 // readiness says why the node is not ready; nil when it belongs to a cluster, follows the directory, and each of its
-// shards has a leader.
+// shards has a leader with which it has caught up.
 func (n *Node) readiness() error {
 	if n.stopping.Load() {
 		return errors.New("stopping")
@@ -149,6 +149,9 @@ func (n *Node) readiness() error {
 		if open.Status().Leader == "" {
 			return fmt.Errorf("shard %d has no leader", s)
 		}
+		if !r.caughtUp.Load() {
+			return fmt.Errorf("shard %d has not caught up with its leader", s)
+		}
 	}
 	return nil
 }
@@ -167,6 +170,7 @@ func (n *Node) watchReadiness(ctx context.Context) error {
 		if twin, ok := n.gossip.twin(); ok && twin.Boot < n.boot && n.mono().Sub(twin.Since) > twinPatience {
 			return fmt.Errorf("node ID %s is in use by the process at %s: its data folder must have been copied", n.config.ID, twin.Peer)
 		}
+		n.noteCaughtUp(ctx)
 		err := n.readiness()
 		if is := err == nil; is != was {
 			was = is

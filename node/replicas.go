@@ -27,6 +27,7 @@ type replica struct {
 	nodes []string // of the shard, preferred leader first; nil if it is opened from what the disk says. Set before sharing.
 
 	open     atomic.Pointer[shard.Shard] // nil while it is not open
+	caughtUp atomic.Bool                 // it has had, since it was opened, all that its leader had
 	failed   atomic.Pointer[string]      // why it was stopped for good
 	reopened atomic.Int64                // how often it was opened again
 	since    atomic.Pointer[time.Time]   // since when it leads; nil while it does not. Written by balance alone.
@@ -157,6 +158,7 @@ func (s *replicaSet) runOnce(ctx context.Context, r *replica) error {
 	if err != nil {
 		return errors.Join(err, open.Close())
 	}
+	r.caughtUp.Store(false)
 	r.open.Store(open)
 	defer func() {
 		r.open.Store(nil)

@@ -10,8 +10,8 @@ import (
 )
 
 // wedgedAfter is how many election time-outs an entry may be in flight, while the lease is held, until the group counts as
-// wedged.
-const wedgedAfter = 5
+// wedged: 6 s by default. Slow disks of followers can hold an entry up for seconds, and a restart would not make them faster.
+const wedgedAfter = 12
 
 // reign is the time in which this replica leads under one epoch: from its first entry being applied to the end of the term.
 type reign struct {

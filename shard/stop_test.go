@@ -247,7 +247,8 @@ func TestWatchdog(t *testing.T) {
 		p.mu.Unlock()
 		start := time.Now()
 		leader.wg.Wait()
-		if took := time.Since(start); !errors.Is(leader.err, ErrWedged) || took < 2500*time.Millisecond || took > 4*time.Second {
+		least := wedgedAfter * leader.shard.c.ElectionTimeout
+		if took := time.Since(start); !errors.Is(leader.err, ErrWedged) || took < least || took > least+time.Second {
 			t.Errorf("Run returned %v after %v", leader.err, took)
 		}
 		leader.restart()

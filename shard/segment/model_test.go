@@ -5,11 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"log/slog"
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -95,22 +96,22 @@ func (m model) apply(o op) {
 }
 
 func (m model) String() string {
-	var b strings.Builder
+	var b []byte
 	for _, i := range slices.Sorted(maps.Keys(m.entries)) {
-		fmt.Fprintf(&b, "%d=%s ", i, m.entries[i])
+		b = append(append(append(strconv.AppendUint(b, i, 10), '='), m.entries[i]...), ' ')
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.keys)) {
-		fmt.Fprintf(&b, "%s=%q ", k, m.keys[k])
+		b = append(append(append(append(b, k...), '='), m.keys[k]...), ' ')
 	}
-	return b.String()
+	return string(b)
 }
 
 func show(e *raft.Log) string {
-	sum := 0
-	for _, c := range e.Data {
-		sum = sum*31 + int(c)
+	b := make([]byte, 0, 64)
+	for _, n := range []int64{int64(e.Index), int64(e.Term), int64(e.Type), int64(crc32.ChecksumIEEE(e.Data)), int64(len(e.Data)), e.AppendedAt.UnixNano()} {
+		b = append(strconv.AppendInt(b, n, 10), '/')
 	}
-	return fmt.Sprintf("%d/%d/%d/%x/%x/%d", e.Index, e.Term, e.Type, uint32(sum), e.Extensions, e.AppendedAt.UnixNano())
+	return string(append(b, e.Extensions...))
 }
 
 // read is what a group holds, read through its interfaces.

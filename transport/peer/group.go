@@ -108,10 +108,22 @@ func isHeartbeat(r *raft.AppendEntriesRequest) bool {
 	return len(r.Entries) == 0 && r.PrevLogEntry == 0 && r.PrevLogTerm == 0 && r.LeaderCommitIndex == 0
 }
 
-// AppendEntries implements raft.Transport.
+// awaitPeer is how long AppendEntries waits for a node that cannot be reached before it fails.
+const awaitPeer = time.Minute
+
+// AppendEntries implements raft.Transport. While the node cannot be reached it waits, for a minute at most. Raft doubles its
+// own wait with each failure, so failing at once would leave a node that was down for some seconds without entries for about
+// as long again after it is back: a node that looks well, but does not count for a majority.
 func (g *groupTransport) AppendEntries(
 	_ raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse,
 ) error {
+	ctx, cancel := context.WithTimeout(g.ctx, awaitPeer)
+	err := g.m.linkTo(string(target)).await(ctx)
+	cancel()
+	if err != nil {
+		g.m.stats.callErrors.Add(1)
+		return &CallError{Node: string(target), Err: err}
+	}
 	cutEntries(args, g.m.c.AppendBytes)
 	return g.request(target, typeAppendEntries, g.laneOf(args), appendSize(args),
 		func(b []byte) []byte { return encodeAppendEntries(b, args) }, resp)

@@ -70,6 +70,26 @@ func (l *link) get(ctx context.Context) (*conn, error) {
 	}
 }
 
+// await waits until there is a connection, through any number of failed dials, or until ctx ends.
+func (l *link) await(ctx context.Context) error {
+	for {
+		_, err := l.get(ctx)
+		if err == nil || ctx.Err() != nil || errors.Is(err, ErrClosed) {
+			return err
+		}
+		l.mu.Lock()
+		changed, wait := l.changed, l.retryAt.Sub(now())
+		l.mu.Unlock()
+		next := time.NewTimer(max(wait, time.Millisecond))
+		select {
+		case <-changed:
+		case <-next.C:
+		case <-ctx.Done():
+		}
+		next.Stop()
+	}
+}
+
 // notify wakes all that wait for a change; l.mu is held.
 func (l *link) notify() {
 	close(l.changed)
