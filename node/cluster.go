@@ -152,7 +152,7 @@ func (b *backend) Members(ctx context.Context) (*carillonv1.MembersResponse, err
 	n := b.n
 	state, _ := n.fsm.look()
 	if !state.formed() {
-		return nil, shard.ErrUnavailable
+		return nil, errNotFormed
 	}
 	leads := map[string]int32{}
 	for _, v := range shardViews(state.Shards, n.gather(ctx, state)) {
@@ -180,7 +180,7 @@ func (b *backend) ShardList(ctx context.Context) (*carillonv1.ShardsResponse, er
 	n := b.n
 	state, _ := n.fsm.look()
 	if !state.formed() {
-		return nil, shard.ErrUnavailable
+		return nil, errNotFormed
 	}
 	resp := &carillonv1.ShardsResponse{MapVersion: int64(state.Version)}
 	for id, v := range shardViews(state.Shards, n.gather(ctx, state)) {

@@ -18,7 +18,7 @@ const listParallel = 8
 func (r *router) List(ctx context.Context, q raftfsm.ListQuery) (raftfsm.ListPage, error) {
 	shards := r.shards()
 	if shards == 0 {
-		return raftfsm.ListPage{}, shard.ErrUnavailable
+		return raftfsm.ListPage{}, errNotFormed
 	}
 	if q.Limit <= 0 || q.Limit > raftfsm.MaxPageItems {
 		q.Limit = raftfsm.MaxPageItems

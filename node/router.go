@@ -18,6 +18,9 @@ import (
 	"github.com/carillon-timers/carillon/transport/peer"
 )
 
+// errNotFormed answers all calls until the node belongs to a cluster.
+var errNotFormed = fmt.Errorf("%w: the node does not belong to a cluster yet (its log says what it waits for)", shard.ErrUnavailable)
+
 // Waits between two rounds of asking for a shard's leader.
 const (
 	routeWaitMin = 5 * time.Millisecond
@@ -58,7 +61,7 @@ func (r *router) Apply(ctx context.Context, commands []*raftfsm.Command) []trans
 	shards := r.shards()
 	if shards == 0 {
 		for i := range out {
-			out[i].Err = shard.ErrUnavailable
+			out[i].Err = errNotFormed
 		}
 		return out
 	}
@@ -160,7 +163,7 @@ func (r *router) read(ctx context.Context, s int, here func(localShard) error, m
 func (r *router) Get(ctx context.Context, namespace, id string) (raftfsm.Status, error) {
 	shards := r.shards()
 	if shards == 0 {
-		return raftfsm.Status{}, shard.ErrUnavailable
+		return raftfsm.Status{}, errNotFormed
 	}
 	body, err := (&logv1.Read{Namespace: namespace, Id: id}).MarshalVT()
 	if err != nil {
