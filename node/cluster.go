@@ -11,7 +11,6 @@ import (
 
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
-	"github.com/carillon-timers/carillon/shard"
 	"github.com/carillon-timers/carillon/transport"
 )
 

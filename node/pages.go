@@ -8,7 +8,6 @@ import (
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 	"github.com/carillon-timers/carillon/raftfsm"
-	"github.com/carillon-timers/carillon/shard"
 )
 
 // listParallel is how many shards one List asks at a time: it bounds the memory of a list at so many pages.
