@@ -136,7 +136,7 @@ func TestCrash(t *testing.T) {
 			}
 			fs := newMemFS()
 			c := &crashes{
-				t: t, calls: rand.New(rand.NewPCG(seed, 2)), rnd: rand.New(rand.NewPCG(seed, 3)), fs: fs, limit: 8 * *moreCrashes,
+				t: t, calls: rand.New(rand.NewPCG(seed, 2)), rnd: rand.New(rand.NewPCG(seed, 3)), fs: fs, limit: 6 * *moreCrashes,
 				o: Options{SegmentBytes: 6 << 10, CacheBytes: 1, MoveBytes: 1 << 10, Slack: 1, QuietAfter: quiet, Logger: quietly},
 			}
 			for range 2 {
@@ -150,7 +150,7 @@ func TestCrash(t *testing.T) {
 				t.Fatal(err)
 			}
 			r := start(l)
-			for i := 0; i < 20 && !t.Failed(); i++ {
+			for i := 0; i < 16 && !t.Failed(); i++ {
 				c.step(r.Log)
 			}
 			if err := r.stop(); err != nil {
