@@ -247,6 +247,8 @@ func (b *bench) clean(ctx context.Context, n int64, skip func(i int64) bool) {
 			if len(items) == 0 {
 				return 0
 			}
+			ctx, cancel := context.WithTimeout(ctx, b.timeout)
+			defer cancel()
 			// Timers that are gone already answer with an error; what is left is counted afterwards.
 			_, _ = b.client.CancelBatch(ctx, items)
 			return 0

@@ -33,8 +33,9 @@ func (l *loaded) measure(name string) measure {
 	return newMeasure(name, uint64(l.begun-l.skipped-l.failed), uint64(l.failed), l.elapsed, &l.calls)
 }
 
-// run calls do for [first, first+n) until the count, the limit or the context ends it; do returns how many failed. With a
-// rate, the call for the timer i begins no earlier than i/rate after the load's begin.
+// run calls do for [first, first+n) until the count, the limit or the context ends it; do returns how many failed. Calls
+// that have begun are not cut short, for their timers could come to be after the bench has cleaned up. With a rate, the
+// call for the timer i begins no earlier than i/rate after the load's begin.
 func (l *load) run(ctx context.Context, do func(ctx context.Context, first, n int64) int64) *loaded {
 	var (
 		next, failed, skipped atomic.Int64
@@ -56,7 +57,7 @@ func (l *load) run(ctx context.Context, do func(ctx context.Context, first, n in
 					break
 				}
 				start := time.Now()
-				failed.Add(do(ctx, first, n))
+				failed.Add(do(context.WithoutCancel(ctx), first, n))
 				calls.add(time.Since(start))
 			}
 			mu.Lock()

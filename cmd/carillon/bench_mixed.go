@@ -18,8 +18,8 @@ var mixedOps = []struct {
 	share int
 }{{"schedule", 40}, {"reschedule", 20}, {"cancel", 15}, {"get", 25}}
 
-// mixedSpread is the range of delays of the timers of bench mixed.
-const mixedSpread = 4 * time.Second
+// mixedSpread times --ahead is the range over which the delays of the timers of bench mixed are spread.
+const mixedSpread = 4
 
 func newBenchMixed() *cobra.Command {
 	x := fireFlags{benchFlags: benchFlags{callers: 64, batch: 1, duration: 20 * time.Second, rate: 5000}, ahead: time.Second}
@@ -27,8 +27,8 @@ func newBenchMixed() *cobra.Command {
 		Use:   "mixed",
 		Short: "Measure all operations at once",
 		Long: `Measure all operations at once, as an application would use them, while a worker takes what falls due: of a hundred
-operations 40 schedule, 25 get, 20 reschedule and 15 cancel a timer. Timers are due --ahead to --ahead + 4s after they
-are scheduled. --rate and --count are operations; --batch must be 1.
+operations 40 schedule, 25 get, 20 reschedule and 15 cancel a timer. Timers are due once to five times --ahead
+after they are scheduled. --rate and --count are operations; --batch must be 1.
 
 An operation on a timer that has fired meanwhile is no error. Lateness is of the timers that were neither moved nor
 cancelled.`,
@@ -105,13 +105,13 @@ func (m *mix) do(ctx context.Context, i int64) (failed int64) {
 	var err error
 	switch mixedOps[op].name {
 	case "schedule":
-		due := time.Now().Add(m.ahead + rand.N(mixedSpread))
+		due := time.Now().Add(m.delay())
 		if _, err = m.client.Schedule(ctx, m.timer(i, due)); err == nil {
 			m.arrivals.accept(i, 1)
 		}
 	case "reschedule":
 		m.touch(other)
-		_, err = m.client.Reschedule(ctx, m.id(other), client.Move{After: m.ahead + rand.N(mixedSpread)})
+		_, err = m.client.Reschedule(ctx, m.id(other), client.Move{After: m.delay()})
 	case "cancel":
 		m.touch(other)
 		_, err = m.client.Cancel(ctx, m.id(other))
@@ -134,6 +134,8 @@ func (m *mix) do(ctx context.Context, i int64) (failed int64) {
 	c.count++
 	return 0
 }
+
+func (m *mix) delay() time.Duration { return m.ahead + rand.N(mixedSpread*m.ahead) }
 
 // choose picks an operation by its share and, for all but schedule, a timer that was accepted lately; if it finds none,
 // it is schedule.
@@ -164,7 +166,7 @@ func (m *mix) touch(i int64) {
 
 // settle waits until nothing of the run is pending any more, for a bounded time.
 func (m *mix) settle(ctx context.Context, wait time.Duration) {
-	limit := m.ahead + mixedSpread + wait
+	limit := (1+mixedSpread)*m.ahead + wait
 	m.progress.during(ctx, "settle", 0, limit, func() {
 		for end := time.Now().Add(limit); time.Now().Before(end); {
 			if m.pending(ctx) == 0 || !waitUntil(ctx, time.Now().Add(100*time.Millisecond)) {
