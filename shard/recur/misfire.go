@@ -84,11 +84,13 @@ func (s Series) Turn(p Policy, a Armed) Turn {
 // newest returns the newest due times between oldest and now, at most so many, oldest first.
 func (s Series) newest(a Armed, oldest int64, most int) []int64 {
 	var list []int64
+	step := int64(1)
 	for now := a.Now; len(list) < most && now >= oldest; {
-		due, ok := s.last(max(oldest, a.Due+1), now)
+		due, ok := s.last(max(oldest, a.Due+1), now, step)
 		if !ok {
 			break
 		}
+		step = now - due + 1 // the one before may be as far away
 		list, now = append(list, due), due-1
 	}
 	if len(list) < most && a.Due >= oldest {
@@ -101,14 +103,14 @@ func (s Series) newest(a Armed, oldest int64, most int) []int64 {
 // within brings a time into the bounds.
 func within(t int64) int64 { return min(max(t, MinMillis), MaxMillis) }
 
-// last returns the last due time of the grid from low to high, both included. It only needs Next, which grows with its
-// argument: it goes back in ever longer steps, then halves what is left.
-func (s Series) last(low, high int64) (int64, bool) {
+// last returns the last due time of the grid from low to high, both included; step is a guess how far from high it is. It
+// only needs Next, which grows with its argument: it goes back in ever longer steps, then forward to the last one.
+func (s Series) last(low, high, step int64) (int64, bool) {
 	if low > high {
 		return 0, false
 	}
 	above, found := high, int64(0) // what comes after above is over high
-	for step := int64(1); ; step *= 2 {
+	for ; ; step *= 2 {
 		at := max(high-step, low-1)
 		due, ok := s.Next(at)
 		if ok && due <= high {
@@ -119,16 +121,26 @@ func (s Series) last(low, high int64) (int64, bool) {
 			return 0, false
 		}
 	}
-	for below := found; above-below > 1; {
-		middle := below + (above-below)/2
-		if due, ok := s.Next(middle); ok && due <= high {
-			found, below = due, due
-		} else {
-			above = middle
+	for tries := 0; above-found > 1; tries++ {
+		at := found
+		if tries >= maxForward {
+			at += (above - found) / 2
+		}
+		due, ok := s.Next(at)
+		switch {
+		case ok && due <= high:
+			found = due
+		case at == found:
+			return found, true
+		default:
+			above = at
 		}
 	}
 	return found, true
 }
+
+// maxForward is how often last tries whether what it found is the last, before it halves what is between.
+const maxForward = 3
 
 // count counts the due times from a.Due to a.Now.
 func (s Series) count(a Armed) int64 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"sort"
 	"strings"
 	"sync"
 	"time"
@@ -44,7 +45,12 @@ var zoneFiles = sync.OnceValue(func() map[string]*zip.File {
 var loadedZones sync.Map
 
 // Zone is a time zone. It is immutable.
-type Zone struct{ location *time.Location }
+type Zone struct {
+	location *time.Location
+	// spans follow each other without a gap, for the years that are asked for; package time, which works the rules of a
+	// zone out again for each question, knows the others.
+	spans []span
+}
 
 // LoadZone finds a zone of the embedded database by its IANA name; an empty name is UTC. What the machine knows of time
 // zones does not count, so "Local" is refused. Errors are of type *Error.
@@ -67,7 +73,7 @@ func LoadZone(name string) (*Zone, error) {
 	if err != nil {
 		panic(fmt.Sprintf("the embedded time zone %s is damaged: %v", name, err))
 	}
-	z, _ := loadedZones.LoadOrStore(name, &Zone{location})
+	z, _ := loadedZones.LoadOrStore(name, newZone(location))
 	return z.(*Zone), nil
 }
 
@@ -96,8 +102,38 @@ type span struct {
 // lookBack is longer than two clocks of one zone can differ: offsets lie within 16 hours of UTC.
 const lookBack = 2 * secondsPerDay
 
+// The years of Zone.spans.
+const (
+	firstSpanYear = 2020
+	lastSpanYear  = 2140
+)
+
+func newZone(location *time.Location) *Zone {
+	z := &Zone{location: location}
+	until := daysBefore(lastSpanYear+1, 1) * secondsPerDay
+	for t := daysBefore(firstSpanYear, 1) * secondsPerDay; t < until; {
+		s := z.lookUp(t)
+		if last := len(z.spans) - 1; last >= 0 && z.spans[last].offset == s.offset {
+			z.spans[last].end = s.end
+		} else {
+			z.spans = append(z.spans, s)
+		}
+		t = s.end
+	}
+	return z
+}
+
 // at returns a span that holds t. It may be a part of a longer one.
 func (z *Zone) at(t int64) span {
+	if n := len(z.spans); n > 0 && t >= z.spans[0].start && t < z.spans[n-1].end {
+		i := sort.Search(n, func(i int) bool { return z.spans[i].end > t })
+		return z.spans[i]
+	}
+	return z.lookUp(t)
+}
+
+// lookUp is at without the table.
+func (z *Zone) lookUp(t int64) span {
 	moment := time.Unix(t, 0).In(z.location)
 	_, offset := moment.Zone()
 	s := span{math.MinInt64, math.MaxInt64, int64(offset)}
