@@ -8,6 +8,7 @@ LDFLAGS    := -s -w -X main.version=$(VERSION)
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME   ?= 20s
 KILLS      ?= 20
+BENCHFLAGS ?=
 
 .PHONY: help build run test check fmt vet static fresh race sim fuzz bench bench-cluster bench-compare jepsen proto cluster image compose clean
 
@@ -55,10 +56,10 @@ bench: ## the benchmarks of the wheel, the queue, the executor and the state
 	go test -run '^$$' -bench . -benchmem ./wheel/... ./raftfsm/... ./shard/... ./transport/...
 
 bench-cluster: build ## start three real servers, put every load on them, kill and stop nodes, print the table (4 min)
-	go run ./jepsen-lite/benchcluster -binary $(BIN) -json jepsen-lite/out/bench-cluster.json
+	go run ./jepsen-lite/benchcluster -binary $(BIN) -json jepsen-lite/out/bench-cluster.json $(BENCHFLAGS)
 
 bench-compare: build ## the same loads on Carillon, NATS JetStream and PostgreSQL in one run, with ratios (5 min)
-	cd jepsen-lite/compare && go run . -binary ../../$(BIN) -json ../out/bench-compare.json
+	cd jepsen-lite/compare && go run . -binary ../../$(BIN) -json ../out/bench-compare.json $(BENCHFLAGS)
 
 jepsen: build ## kill the leaders of a real three-process cluster KILLS (20) times and judge what clients saw
 	go run ./jepsen-lite -binary $(BIN) -kills $(KILLS)
