@@ -22,8 +22,8 @@ const (
 	// OnTimeMillis is how late a due time may be taken up and still not be missed under MisfireNone, unless the policy
 	// has its own maximum: no machine is on time to the instant.
 	OnTimeMillis = 1000
-	// maxDropped bounds the due times of a cron rule that Turn counts as dropped.
-	maxDropped = 10_000
+	// maxCounted bounds the due times of a cron rule that Turn counts, for Turn.Dropped.
+	maxCounted = 2 * MaxCatchUp
 )
 
 // Policy is how a series catches up.
@@ -44,7 +44,8 @@ type Armed struct{ Due, Now int64 }
 type Turn struct {
 	// Fire are the due times to fire now, oldest first.
 	Fire []int64
-	// Dropped counts the due times that passed and are not fired; of a cron rule at most 10,000 are counted.
+	// Dropped counts the due times that passed and are not fired; of a cron rule no more
+	// than the first 2,000 that passed are counted.
 	Dropped int64
 	// Next is the first due time after now, on the same grid as ever; it counts only unless Ended.
 	Next int64
@@ -152,7 +153,7 @@ func (s Series) count(a Armed) int64 {
 		}
 		return n
 	}
-	for ; ok && due <= a.Now && n < maxDropped; n++ {
+	for ; ok && due <= a.Now && n < maxCounted; n++ {
 		due, ok = s.Next(due)
 	}
 	return n

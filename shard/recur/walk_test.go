@@ -120,7 +120,7 @@ func TestAgainstWalker(t *testing.T) {
 		{"Australia/Lord_Howe", "2026-10-03T15:30:00Z"}, {"Australia/Lord_Howe", "2026-04-04T15:00:00Z"}, // half an hour
 		{"America/Sao_Paulo", "2018-11-04T03:00:00Z"}, {"Asia/Beirut", "2026-03-28T22:00:00Z"}, // no midnight
 		{"America/Havana", "2026-03-08T05:00:00Z"}, {"Africa/Cairo", "2026-04-23T22:00:00Z"},
-		{"Asia/Beirut", "2026-10-24T21:00:00Z"}, // midnight twice: the day before comes again
+		{"Asia/Beirut", "2026-10-24T21:00:00Z"},                                                 // midnight twice: the day before comes again
 		{"Pacific/Apia", "2011-12-30T10:00:00Z"}, {"Pacific/Kwajalein", "1993-08-21T12:00:00Z"}, // a day is left out
 		{"Antarctica/Troll", "2026-03-29T01:00:00Z"}, {"Antarctica/Troll", "2026-10-25T01:00:00Z"}, // two hours
 		{"Asia/Pyongyang", "2018-05-04T15:00:00Z"}, {"Africa/Casablanca", "2026-02-15T02:00:00Z"},
