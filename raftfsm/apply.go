@@ -52,36 +52,38 @@ func (f *FSM) applyEntry(index uint64, e *entry) Applied {
 	return a
 }
 
-// readAhead finds the places of all timers in the indexes, and loads what lies there: many cache misses at once cost little more
-// than one, those of one command after the other cost each its time. Called with mu held.
+// readAhead finds the places of all timers in the indexes and loads what lies there. The loops that load are short, so that the
+// processor waits for many cache lines at once; one command after the other, it would wait for each. Called with mu held.
 func (f *FSM) readAhead(e *entry) {
-	s, sum := f.s, uint64(0)
-	for i := range e.commands {
-		c := &e.commands[i]
+	s, sum, cmds := f.s, uint64(0), e.commands
+	for i := range cmds {
+		c := &cmds[i]
 		c.hash = s.hash(c.namespace, c.id)
-		sum += s.byKey.touch(c.hash)
 	}
-	for i := range e.commands {
-		if c := &e.commands[i]; c.kind != kindReschedule && c.kind != kindRetry {
-			c.hint = s.order.hint(c.namespace, c.id)
-			sum += c.hint.touch()
+	for i := range cmds {
+		sum += s.byKey.touch(cmds[i].hash)
+	}
+	if s.finished.live > 0 {
+		for i := range cmds {
+			sum += s.byFinished.touch(cmds[i].hash)
 		}
 	}
-	for i := range e.commands {
-		if slot, ok := s.byKey.guess(e.commands[i].hash); ok {
-			if r := s.table.at(slot); r != nil {
-				sum += uint64(r.where)
-			}
-		}
-		if s.finished.live > 0 {
-			sum += s.byFinished.touch(e.commands[i].hash)
+	for i := range cmds {
+		c := &cmds[i]
+		c.guess, c.guessed = s.byKey.guess(c.hash)
+		c.hint.leaf = s.order.leafOf(c.namespace, c.id)
+	}
+	for i := range cmds {
+		sum += cmds[i].hint.touch()
+	}
+	for i := range cmds {
+		if c := &cmds[i]; c.guessed {
+			sum += s.table.touch(c.guess)
 		}
 	}
-	for i := range e.commands {
-		if slot, ok := s.byKey.guess(e.commands[i].hash); ok {
-			if r := s.table.at(slot); r != nil {
-				sum += uint64(s.table.inner(r.where)[0])
-			}
+	for i := range cmds {
+		if c := &cmds[i]; c.guessed {
+			sum += uint64(s.table.inner(s.table.at(c.guess).where)[0])
 		}
 	}
 	f.touched = sum

@@ -4,10 +4,12 @@ package raftfsm
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -70,10 +72,20 @@ func heapBytes() int64 {
 
 var benchSizes = []int{100_000, 1_000_000}
 
+var hugeFlag = flag.Bool("huge", false, "benchmarks of many sizes also take 10 million timers (2.5 GB)")
+
+// sizes are benchSizes, and the huge one if it is wanted.
+func sizes() []int {
+	if *hugeFlag {
+		return append(slices.Clone(benchSizes), 10_000_000)
+	}
+	return benchSizes
+}
+
 // BenchmarkApply schedules into a table of that many pending, in entries of 1, 64 and 1000, and takes the timers out again
 // outside the measured time.
 func BenchmarkApply(b *testing.B) {
-	for _, pending := range benchSizes {
+	for _, pending := range sizes() {
 		f, order, heap := filled(b, pending)
 		for _, size := range []int{1, 64, 1000} {
 			b.Run(fmt.Sprintf("pending=%d/entry=%d", pending, size), func(b *testing.B) {
@@ -111,6 +123,40 @@ func benchApply(b *testing.B, f *FSM, order []int, size int) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// BenchmarkCollect measures a full collection of a heap that holds nothing but so many timers.
+func BenchmarkCollect(b *testing.B) {
+	for _, pending := range sizes() {
+		b.Run(fmt.Sprintf("pending=%d", pending), func(b *testing.B) {
+			f, _, heap := filled(b, pending)
+			start := cpu()
+			for b.Loop() {
+				runtime.GC()
+			}
+			b.ReportMetric(float64((cpu()-start).Microseconds())/float64(b.N), "cpu-us/collection")
+			b.ReportMetric(heap, "B/timer")
+			runtime.KeepAlive(f)
+		})
+	}
+}
+
+// BenchmarkGivenBack lets all timers come and go and reports what is left of their heap.
+func BenchmarkGivenBack(b *testing.B) {
+	for _, pending := range benchSizes {
+		b.Run(fmt.Sprintf("pending=%d", pending), func(b *testing.B) {
+			for b.Loop() {
+				before := heapBytes()
+				f, order, heap := filled(b, pending)
+				start := cpu()
+				benchComplete(b, f, order[:pending], f.Stats().AppliedIndex)
+				b.ReportMetric(float64((cpu()-start).Nanoseconds())/float64(pending), "cpu-ns/timer-out")
+				b.ReportMetric(heap*float64(pending)/1e6, "MB-full")
+				b.ReportMetric(float64(heapBytes()-before)/1e6, "MB-left")
+				runtime.KeepAlive(f)
+			}
+		})
+	}
+}
+
 // benchComplete acks the timers.
 func benchComplete(b *testing.B, f *FSM, order []int, index uint64) uint64 {
 	for len(order) > 0 {
@@ -131,7 +177,7 @@ func benchComplete(b *testing.B, f *FSM, order []int, index uint64) uint64 {
 
 // BenchmarkComplete stamps and acks in entries of 1000.
 func BenchmarkComplete(b *testing.B) {
-	for _, pending := range benchSizes {
+	for _, pending := range sizes() {
 		b.Run(fmt.Sprintf("pending=%d", pending), func(b *testing.B) {
 			f, order, _ := filled(b, pending)
 			f.Lead(1)
@@ -198,13 +244,6 @@ func BenchmarkMillion(b *testing.B) {
 		}
 	})
 	b.Run("hand-out", func(b *testing.B) { benchHandOut(b, f) })
-	b.Run("collect", func(b *testing.B) {
-		start := cpu()
-		for b.Loop() {
-			runtime.GC()
-		}
-		b.ReportMetric(float64((cpu()-start).Microseconds())/float64(b.N), "cpu-us/collection")
-	})
 	s, err := f.Snapshot()
 	if err != nil {
 		b.Fatal(err)

@@ -48,9 +48,11 @@ type command struct {
 	expected, revision, hold uint64
 	// retry is the policy as it was sent; what is not set is 0.
 	retry RetryPolicy
-	// hash is the place of the timer in the indexes, hint that in the order.
-	hash uint64
-	hint orderHint
+	// hash is the place of the timer in the indexes, hint that in the order. If guessed, the timer may well be in slot guess.
+	hash    uint64
+	hint    orderHint
+	guess   uint32
+	guessed bool
 }
 
 func (e *entry) headers(c *command) []Pair { return e.pairs[c.headers[0]:c.headers[1]] }

@@ -107,18 +107,21 @@ func leafHead(key []byte, at int) uint32 {
 	return binary.BigEndian.Uint32(b[:])
 }
 
-// hint finds the leaf of a key before it is needed.
-func (o *order) hint(namespace, id string) orderHint {
+// leafOf finds the leaf of a key.
+func (o *order) leafOf(namespace, id string) *orderLeaf {
 	l, k := o.leaf, o.keyOf(namespace, id)
 	for n := o.root; n != nil; {
 		i := n.child(k)
 		l, n = n.leaves[i], n.kid(i)
 	}
-	return orderHint{l, l.moves}
+	return l
 }
 
-// touch loads the end of the leaf.
-func (h orderHint) touch() uint64 { return h.leaf.cells[min(h.leaf.n, orderFan-1)] }
+// touch loads the leaf of a hint that is fresh, and makes the hint good.
+func (h *orderHint) touch() uint64 {
+	h.moves = h.leaf.moves
+	return h.leaf.cells[min(h.leaf.n, orderFan-1)]
+}
 
 // put adds a timer that is not there; its record lies in the slot.
 func (o *order) put(namespace, id string, slot uint32, hint orderHint) {

@@ -22,7 +22,9 @@ func (m *orderModel) hint(namespace, id string) orderHint {
 	m.calls++
 	key := namespace + "\x00" + id
 	old := m.hints[key]
-	switch fresh := m.order.hint(namespace, id); {
+	fresh := orderHint{leaf: m.order.leafOf(namespace, id)}
+	fresh.touch()
+	switch {
 	case m.calls%3 == 0:
 		return orderHint{}
 	case m.calls%3 == 1 && old.leaf != nil:

@@ -44,6 +44,12 @@ func (v *view) body(r *record) body { return bodyOf(v.inner(r.where), r.nextDue)
 func (v *view) id(r *record) []byte        { return blobID(v.inner(r.where)) }
 func (v *view) namespace(r *record) string { return v.profiles[r.profile].namespace }
 
+// touch loads the record in a slot that is in use.
+func (v *view) touch(slot uint32) uint64 {
+	r := &v.pages[slot>>pageBits][slot&pageMask]
+	return uint64(r.nextDue) + uint64(r.attempt)
+}
+
 // table keeps the timers in dense slots. Pages are copied before they are written if a snapshot may look at them, slabs are
 // only added to, so a snapshot copies pointers, and any number of them may be alive. Guarded by FSM.mu.
 type table struct {
