@@ -16,9 +16,11 @@ func (n *Node) noteCaughtUp(ctx context.Context) {
 		if open == nil || r.caughtUp.Load() {
 			continue
 		}
+		goal := r.goal.Load()
 		switch status := open.Status(); {
-		case status.Leading && status.Firing:
+		case status.Leading && status.Firing, goal > 0 && status.Applied >= goal:
 			r.caughtUp.Store(true)
+		case goal > 0:
 		case status.Leader != "" && !status.Leading:
 			behind[status.Leader] = append(behind[status.Leader], r)
 		}
@@ -31,19 +33,17 @@ func (n *Node) noteCaughtUp(ctx context.Context) {
 			continue // it is asked again
 		}
 		for _, r := range replicas {
-			if open := r.open.Load(); open != nil && open.Status().Applied >= appliedBy(report, r.id) {
-				r.caughtUp.Store(true)
-			}
+			r.goal.Store(appliedBy(report, r.id))
 		}
 	}
 }
 
-// appliedBy is how far a node had come with a shard when it reported; what it does not hold nobody can reach.
+// appliedBy is how far a node had come with a shard when it reported; 0 if it does not hold it any more.
 func appliedBy(report *logv1.NodeReport, shard int) uint64 {
 	for _, r := range report.Replicas {
 		if int(r.Shard) == shard {
 			return r.Applied
 		}
 	}
-	return 1<<64 - 1
+	return 0
 }

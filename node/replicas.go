@@ -27,7 +27,8 @@ type replica struct {
 	nodes []string // of the shard, preferred leader first; nil if it is opened from what the disk says. Set before sharing.
 
 	open     atomic.Pointer[shard.Shard] // nil while it is not open
-	caughtUp atomic.Bool                 // it has had, since it was opened, all that its leader had
+	caughtUp atomic.Bool                 // it has had, since it was opened, all that its leader had when it was asked
+	goal     atomic.Uint64               // what its leader had when it was asked; 0 before
 	failed   atomic.Pointer[string]      // why it was stopped for good
 	reopened atomic.Int64                // how often it was opened again
 	since    atomic.Pointer[time.Time]   // since when it leads; nil while it does not. Written by balance alone.
@@ -159,6 +160,7 @@ func (s *replicaSet) runOnce(ctx context.Context, r *replica) error {
 		return errors.Join(err, open.Close())
 	}
 	r.caughtUp.Store(false)
+	r.goal.Store(0)
 	r.open.Store(open)
 	defer func() {
 		r.open.Store(nil)
