@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/carillon-timers/carillon/client"
+	"github.com/carillon-timers/carillon/jepsen-lite/local"
 )
 
 // Options of a run.
@@ -27,7 +28,7 @@ var blows = map[string]blow{"kills": kill, "terms": term, "freezes": freeze}
 // run is a run under way.
 type run struct {
 	Options
-	cluster  *Cluster
+	cluster  *local.Cluster
 	workload *Workload
 	nemesis  *Nemesis
 	history  *History
@@ -67,7 +68,7 @@ func Run(ctx context.Context, o Options) (green bool, err error) {
 
 // setUp starts the cluster and connects two clients: one that knows all nodes, and one that has to find them.
 func (r *run) setUp(ctx context.Context) (err error) {
-	if r.cluster, err = NewCluster(r.Binary, r.Out, 3, r.Shards); err != nil {
+	if r.cluster, err = local.NewCluster(r.Binary, r.Out, 3, r.Shards); err != nil {
 		return err
 	}
 	if err := r.cluster.Start(); err != nil {
@@ -150,7 +151,7 @@ func (r *run) drain(ctx context.Context) error {
 			r.log("nothing is pending any more")
 			return nil
 		}
-		if waited := pause(ctx, 200*time.Millisecond); waited != nil {
+		if waited := local.Pause(ctx, 200*time.Millisecond); waited != nil {
 			r.log("still pending after a minute: %d timers or more (%v)", len(page.Timers), err)
 			return nil // the judge says which were lost
 		}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/carillon-timers/carillon/client"
+	"github.com/carillon-timers/carillon/jepsen-lite/local"
 )
 
 const queue = "jepsen"
@@ -101,11 +102,11 @@ func (w *Workload) drive(p plan) {
 	}
 	switch {
 	case !p.cancelAt.IsZero():
-		if pause(ctx, time.Until(p.cancelAt)) == nil {
+		if local.Pause(ctx, time.Until(p.cancelAt)) == nil {
 			w.cancel(ctx, p)
 		}
 	case !p.moveAt.IsZero():
-		if pause(ctx, time.Until(p.moveAt)) == nil {
+		if local.Pause(ctx, time.Until(p.moveAt)) == nil {
 			w.move(ctx, p)
 		}
 	}

@@ -39,7 +39,7 @@ var mayImport = map[string][]string{
 	"wheel/mpsc":               {},
 	"proto/carillon/v1":        {},
 	"proto/carillonlog/v1":     {},
-	"jepsen-lite":              {"client", "proto/carillon/v1"},
+	"jepsen-lite":              {"client", "jepsen-lite/local"},
 	"jepsen-lite/local":        {},
 	"jepsen-lite/benchcluster": {"client", "jepsen-lite/local"},
 	"deploy":                   {"client"},
