@@ -53,7 +53,7 @@ func checkTimer(t *carillonv1.Timer, l limits) error {
 	if err := known("Timer", t); err != nil {
 		return err
 	}
-	if err := checkBuilt(t); err != nil {
+	if err := checkBuilt(t, l); err != nil {
 		return err
 	}
 	if err := checkKey(t.Namespace, t.Id); err != nil {
@@ -78,9 +78,12 @@ func checkTimer(t *carillonv1.Timer, l limits) error {
 }
 
 // checkBuilt refuses what the contract has and this version has not.
-func checkBuilt(t *carillonv1.Timer) error {
+func checkBuilt(t *carillonv1.Timer, l limits) error {
 	switch {
 	case t.Repeat != nil:
+		if _, err := readRepeat(t.Repeat, l); err != nil {
+			return err
+		}
 		return &shard.NotSupportedError{Field: "repeat"}
 	case t.GetWebhook() != "":
 		return &shard.NotSupportedError{Field: "webhook"}

@@ -114,7 +114,8 @@ var retryCases = []scheduleCase{
 }
 
 var otherCases = []scheduleCase{
-	{"repeat", "not supported: repeat", onTimer(func(x *carillonv1.Timer) { x.Repeat = &carillonv1.Repeat{} })},
+	{"repeat", "not supported: repeat", onTimer(func(x *carillonv1.Timer) { x.Repeat = cronRepeat("0 9 * * *") })},
+	{"repeat without a rule", "repeat", onTimer(func(x *carillonv1.Timer) { x.Repeat = &carillonv1.Repeat{} })},
 	{"webhook", "not supported: webhook", onTimer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Webhook{Webhook: "https://example.com"} })},
 	{"window", "not supported: window", onTimer(func(x *carillonv1.Timer) { x.Window = seconds(1) })},
 	{"expiry", "not supported: expiry", onTimer(func(x *carillonv1.Timer) { x.Expiry = timestamppb.New(testNow) })},

@@ -281,7 +281,8 @@ type Timer struct {
 	Labels map[string]string `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Retry says how deliveries are repeated; unset fields take the defaults.
 	Retry *RetryPolicy `protobuf:"bytes,11,opt,name=retry,proto3" json:"retry,omitempty"`
-	// Repeat makes the timer fire again and again. Not supported yet.
+	// Repeat makes the timer fire again and again. Not supported yet: a valid one is answered NOT_SUPPORTED. Preview shows
+	// its due times.
 	Repeat *Repeat `protobuf:"bytes,12,opt,name=repeat,proto3" json:"repeat,omitempty"`
 	// Window spreads the due time inside it. Not supported yet.
 	Window *durationpb.Duration `protobuf:"bytes,13,opt,name=window,proto3" json:"window,omitempty"`
@@ -569,19 +570,25 @@ func (x *RetryPolicy) GetMaxAttempts() int32 {
 	return 0
 }
 
-// Repeat describes a repeating timer. Not supported yet.
+// Repeat describes a repeating timer. Not supported yet but by Preview.
 type Repeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Rule:
 	//
 	//	*Repeat_Every
 	//	*Repeat_Cron
-	Rule          isRepeat_Rule          `protobuf_oneof:"rule"`
-	Zone          string                 `protobuf:"bytes,3,opt,name=zone,proto3" json:"zone,omitempty"`
-	FixedDelay    bool                   `protobuf:"varint,4,opt,name=fixed_delay,json=fixedDelay,proto3" json:"fixed_delay,omitempty"`
-	Start         *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start,proto3" json:"start,omitempty"`
-	End           *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end,proto3" json:"end,omitempty"`
-	MaxCount      int64                  `protobuf:"varint,7,opt,name=max_count,json=maxCount,proto3" json:"max_count,omitempty"`
+	Rule isRepeat_Rule `protobuf_oneof:"rule"`
+	// Zone is the IANA name of the time zone that cron follows; empty means UTC. It has no influence on periods. The time
+	// zones are those that the server has embedded, see PreviewResponse.
+	Zone string `protobuf:"bytes,3,opt,name=zone,proto3" json:"zone,omitempty"`
+	// FixedDelay counts the period from the ack of one delivery to the next due time; only with every.
+	FixedDelay bool `protobuf:"varint,4,opt,name=fixed_delay,json=fixedDelay,proto3" json:"fixed_delay,omitempty"`
+	// Start is the earliest due time; a period counts from it.
+	Start *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start,proto3" json:"start,omitempty"`
+	// End is the latest due time, not before start.
+	End *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end,proto3" json:"end,omitempty"`
+	// MaxCount ends the repeat after so many due times; 0 means no limit.
+	MaxCount      int64 `protobuf:"varint,7,opt,name=max_count,json=maxCount,proto3" json:"max_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -681,10 +688,19 @@ type isRepeat_Rule interface {
 }
 
 type Repeat_Every struct {
+	// Every is a fixed period of whole milliseconds, 1 ms to 100 years: due at start, start + every, start + 2 every, ...
 	Every *durationpb.Duration `protobuf:"bytes,1,opt,name=every,proto3,oneof"`
 }
 
 type Repeat_Cron struct {
+	// Cron is an expression of five fields (minute, hour, day of month, month, day of week), of six with seconds in
+	// front, a macro (@yearly, @monthly, @weekly, @daily, @hourly), or @every with a duration; at most 256 bytes of ASCII.
+	// Months and weekdays may be named; 0 and 7 are Sunday. A day must match both day fields if one of them begins
+	// with "*", else one of them.
+	//
+	// An hour field that begins with "*" follows real time. Every other follows the clock on the wall: local times that
+	// a change of the clock skips are due once, together, at the first instant afterwards; a local time that occurs
+	// twice is due the first time.
 	Cron string `protobuf:"bytes,2,opt,name=cron,proto3,oneof"`
 }
 
@@ -1855,6 +1871,213 @@ func (x *RescheduleResponse) GetRevision() int64 {
 	return 0
 }
 
+type PreviewRequest struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Repeat *Repeat                `protobuf:"bytes,1,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	// From is the instant after which due times are shown; unset means the node's clock. A period without a start counts
+	// from it.
+	From *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// Count is how many are shown, 1 to 1,000; 0 means 10.
+	Count         int32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewRequest) Reset() {
+	*x = PreviewRequest{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewRequest) ProtoMessage() {}
+
+func (x *PreviewRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewRequest.ProtoReflect.Descriptor instead.
+func (*PreviewRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PreviewRequest) GetRepeat() *Repeat {
+	if x != nil {
+		return x.Repeat
+	}
+	return nil
+}
+
+func (x *PreviewRequest) GetFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *PreviewRequest) GetCount() int32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+type PreviewResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Times are in order. None is more than 100 years after from and start.
+	Times []*PreviewTime `protobuf:"bytes,1,rep,name=times,proto3" json:"times,omitempty"`
+	// More is true if more due times follow within these 100 years.
+	More bool `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// Zone is the time zone of the local times.
+	Zone string `protobuf:"bytes,3,opt,name=zone,proto3" json:"zone,omitempty"`
+	// ZoneVersion is the release of the IANA time zone database that the node has embedded.
+	ZoneVersion   string `protobuf:"bytes,4,opt,name=zone_version,json=zoneVersion,proto3" json:"zone_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewResponse) Reset() {
+	*x = PreviewResponse{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewResponse) ProtoMessage() {}
+
+func (x *PreviewResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewResponse.ProtoReflect.Descriptor instead.
+func (*PreviewResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *PreviewResponse) GetTimes() []*PreviewTime {
+	if x != nil {
+		return x.Times
+	}
+	return nil
+}
+
+func (x *PreviewResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+func (x *PreviewResponse) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *PreviewResponse) GetZoneVersion() string {
+	if x != nil {
+		return x.ZoneVersion
+	}
+	return ""
+}
+
+// PreviewTime is one due time.
+type PreviewTime struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Due   *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=due,proto3" json:"due,omitempty"`
+	// Local is the due time in RFC 3339 with the offset of the repeat's zone.
+	Local string `protobuf:"bytes,2,opt,name=local,proto3" json:"local,omitempty"`
+	// ZoneName is the short name of that offset, as CEST.
+	ZoneName string `protobuf:"bytes,3,opt,name=zone_name,json=zoneName,proto3" json:"zone_name,omitempty"`
+	// Notes say, for people, what a change of the clock or a setting has to do with this due time.
+	Notes         []string `protobuf:"bytes,4,rep,name=notes,proto3" json:"notes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PreviewTime) Reset() {
+	*x = PreviewTime{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PreviewTime) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PreviewTime) ProtoMessage() {}
+
+func (x *PreviewTime) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PreviewTime.ProtoReflect.Descriptor instead.
+func (*PreviewTime) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *PreviewTime) GetDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Due
+	}
+	return nil
+}
+
+func (x *PreviewTime) GetLocal() string {
+	if x != nil {
+		return x.Local
+	}
+	return ""
+}
+
+func (x *PreviewTime) GetZoneName() string {
+	if x != nil {
+		return x.ZoneName
+	}
+	return ""
+}
+
+func (x *PreviewTime) GetNotes() []string {
+	if x != nil {
+		return x.Notes
+	}
+	return nil
+}
+
 var File_carillon_v1_timers_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_timers_proto_rawDesc = "" +
@@ -1984,7 +2207,21 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\x04when\"^\n" +
 	"\x12RescheduleResponse\x12,\n" +
 	"\x03due\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision*_\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\x83\x01\n" +
+	"\x0ePreviewRequest\x12+\n" +
+	"\x06repeat\x18\x01 \x01(\v2\x13.carillon.v1.RepeatR\x06repeat\x12.\n" +
+	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\x05R\x05count\"\x8c\x01\n" +
+	"\x0fPreviewResponse\x12.\n" +
+	"\x05times\x18\x01 \x03(\v2\x18.carillon.v1.PreviewTimeR\x05times\x12\x12\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x12\n" +
+	"\x04zone\x18\x03 \x01(\tR\x04zone\x12!\n" +
+	"\fzone_version\x18\x04 \x01(\tR\vzoneVersion\"\x84\x01\n" +
+	"\vPreviewTime\x12,\n" +
+	"\x03due\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x14\n" +
+	"\x05local\x18\x02 \x01(\tR\x05local\x12\x1b\n" +
+	"\tzone_name\x18\x03 \x01(\tR\bzoneName\x12\x14\n" +
+	"\x05notes\x18\x04 \x03(\tR\x05notes*_\n" +
 	"\tGuarantee\x12\x19\n" +
 	"\x15GUARANTEE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17GUARANTEE_AT_LEAST_ONCE\x10\x01\x12\x1a\n" +
@@ -2004,7 +2241,7 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\x1aCANCEL_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CANCEL_OUTCOME_CANCELLED\x10\x01\x12\x19\n" +
 	"\x15CANCEL_OUTCOME_FIRING\x10\x02\x12\x18\n" +
-	"\x14CANCEL_OUTCOME_FIRED\x10\x032\x84\x04\n" +
+	"\x14CANCEL_OUTCOME_FIRED\x10\x032\xca\x04\n" +
 	"\x06Timers\x12G\n" +
 	"\bSchedule\x12\x1c.carillon.v1.ScheduleRequest\x1a\x1d.carillon.v1.ScheduleResponse\x12V\n" +
 	"\rScheduleBatch\x12!.carillon.v1.ScheduleBatchRequest\x1a\".carillon.v1.ScheduleBatchResponse\x128\n" +
@@ -2013,7 +2250,8 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\x06Cancel\x12\x1a.carillon.v1.CancelRequest\x1a\x1b.carillon.v1.CancelResponse\x12P\n" +
 	"\vCancelBatch\x12\x1f.carillon.v1.CancelBatchRequest\x1a .carillon.v1.CancelBatchResponse\x12M\n" +
 	"\n" +
-	"Reschedule\x12\x1e.carillon.v1.RescheduleRequest\x1a\x1f.carillon.v1.RescheduleResponseBBZ@github.com/carillon-timers/carillon/proto/carillon/v1;carillonv1b\x06proto3"
+	"Reschedule\x12\x1e.carillon.v1.RescheduleRequest\x1a\x1f.carillon.v1.RescheduleResponse\x12D\n" +
+	"\aPreview\x12\x1b.carillon.v1.PreviewRequest\x1a\x1c.carillon.v1.PreviewResponseBBZ@github.com/carillon-timers/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
 	file_carillon_v1_timers_proto_rawDescOnce sync.Once
@@ -2028,7 +2266,7 @@ func file_carillon_v1_timers_proto_rawDescGZIP() []byte {
 }
 
 var file_carillon_v1_timers_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_carillon_v1_timers_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_carillon_v1_timers_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
 var file_carillon_v1_timers_proto_goTypes = []any{
 	(Guarantee)(0),                // 0: carillon.v1.Guarantee
 	(State)(0),                    // 1: carillon.v1.State
@@ -2055,40 +2293,43 @@ var file_carillon_v1_timers_proto_goTypes = []any{
 	(*CancelResult)(nil),          // 22: carillon.v1.CancelResult
 	(*RescheduleRequest)(nil),     // 23: carillon.v1.RescheduleRequest
 	(*RescheduleResponse)(nil),    // 24: carillon.v1.RescheduleResponse
-	nil,                           // 25: carillon.v1.Timer.HeadersEntry
-	nil,                           // 26: carillon.v1.Timer.LabelsEntry
-	nil,                           // 27: carillon.v1.ItemError.MetadataEntry
-	(*timestamppb.Timestamp)(nil), // 28: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
+	(*PreviewRequest)(nil),        // 25: carillon.v1.PreviewRequest
+	(*PreviewResponse)(nil),       // 26: carillon.v1.PreviewResponse
+	(*PreviewTime)(nil),           // 27: carillon.v1.PreviewTime
+	nil,                           // 28: carillon.v1.Timer.HeadersEntry
+	nil,                           // 29: carillon.v1.Timer.LabelsEntry
+	nil,                           // 30: carillon.v1.ItemError.MetadataEntry
+	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
 }
 var file_carillon_v1_timers_proto_depIdxs = []int32{
-	28, // 0: carillon.v1.Timer.due:type_name -> google.protobuf.Timestamp
-	29, // 1: carillon.v1.Timer.delay:type_name -> google.protobuf.Duration
-	25, // 2: carillon.v1.Timer.headers:type_name -> carillon.v1.Timer.HeadersEntry
-	26, // 3: carillon.v1.Timer.labels:type_name -> carillon.v1.Timer.LabelsEntry
+	31, // 0: carillon.v1.Timer.due:type_name -> google.protobuf.Timestamp
+	32, // 1: carillon.v1.Timer.delay:type_name -> google.protobuf.Duration
+	28, // 2: carillon.v1.Timer.headers:type_name -> carillon.v1.Timer.HeadersEntry
+	29, // 3: carillon.v1.Timer.labels:type_name -> carillon.v1.Timer.LabelsEntry
 	5,  // 4: carillon.v1.Timer.retry:type_name -> carillon.v1.RetryPolicy
 	6,  // 5: carillon.v1.Timer.repeat:type_name -> carillon.v1.Repeat
-	29, // 6: carillon.v1.Timer.window:type_name -> google.protobuf.Duration
-	28, // 7: carillon.v1.Timer.expiry:type_name -> google.protobuf.Timestamp
+	32, // 6: carillon.v1.Timer.window:type_name -> google.protobuf.Duration
+	31, // 7: carillon.v1.Timer.expiry:type_name -> google.protobuf.Timestamp
 	0,  // 8: carillon.v1.Timer.guarantee:type_name -> carillon.v1.Guarantee
-	29, // 9: carillon.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
-	29, // 10: carillon.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
-	29, // 11: carillon.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
-	29, // 12: carillon.v1.Repeat.every:type_name -> google.protobuf.Duration
-	28, // 13: carillon.v1.Repeat.start:type_name -> google.protobuf.Timestamp
-	28, // 14: carillon.v1.Repeat.end:type_name -> google.protobuf.Timestamp
+	32, // 9: carillon.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
+	32, // 10: carillon.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
+	32, // 11: carillon.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
+	32, // 12: carillon.v1.Repeat.every:type_name -> google.protobuf.Duration
+	31, // 13: carillon.v1.Repeat.start:type_name -> google.protobuf.Timestamp
+	31, // 14: carillon.v1.Repeat.end:type_name -> google.protobuf.Timestamp
 	4,  // 15: carillon.v1.TimerStatus.timer:type_name -> carillon.v1.Timer
 	1,  // 16: carillon.v1.TimerStatus.state:type_name -> carillon.v1.State
-	28, // 17: carillon.v1.TimerStatus.next_due:type_name -> google.protobuf.Timestamp
-	28, // 18: carillon.v1.TimerStatus.created:type_name -> google.protobuf.Timestamp
+	31, // 17: carillon.v1.TimerStatus.next_due:type_name -> google.protobuf.Timestamp
+	31, // 18: carillon.v1.TimerStatus.created:type_name -> google.protobuf.Timestamp
 	4,  // 19: carillon.v1.ScheduleRequest.timer:type_name -> carillon.v1.Timer
 	2,  // 20: carillon.v1.ScheduleRequest.if_exists:type_name -> carillon.v1.IfExists
-	28, // 21: carillon.v1.ScheduleResponse.due:type_name -> google.protobuf.Timestamp
+	31, // 21: carillon.v1.ScheduleResponse.due:type_name -> google.protobuf.Timestamp
 	8,  // 22: carillon.v1.ScheduleBatchRequest.items:type_name -> carillon.v1.ScheduleRequest
 	12, // 23: carillon.v1.ScheduleBatchResponse.results:type_name -> carillon.v1.ScheduleResult
 	9,  // 24: carillon.v1.ScheduleResult.ok:type_name -> carillon.v1.ScheduleResponse
 	13, // 25: carillon.v1.ScheduleResult.error:type_name -> carillon.v1.ItemError
-	27, // 26: carillon.v1.ItemError.metadata:type_name -> carillon.v1.ItemError.MetadataEntry
+	30, // 26: carillon.v1.ItemError.metadata:type_name -> carillon.v1.ItemError.MetadataEntry
 	7,  // 27: carillon.v1.GetResponse.timer:type_name -> carillon.v1.TimerStatus
 	7,  // 28: carillon.v1.ListResponse.timers:type_name -> carillon.v1.TimerStatus
 	3,  // 29: carillon.v1.CancelResponse.outcome:type_name -> carillon.v1.CancelOutcome
@@ -2096,28 +2337,34 @@ var file_carillon_v1_timers_proto_depIdxs = []int32{
 	22, // 31: carillon.v1.CancelBatchResponse.results:type_name -> carillon.v1.CancelResult
 	19, // 32: carillon.v1.CancelResult.ok:type_name -> carillon.v1.CancelResponse
 	13, // 33: carillon.v1.CancelResult.error:type_name -> carillon.v1.ItemError
-	28, // 34: carillon.v1.RescheduleRequest.due:type_name -> google.protobuf.Timestamp
-	29, // 35: carillon.v1.RescheduleRequest.delay:type_name -> google.protobuf.Duration
-	28, // 36: carillon.v1.RescheduleResponse.due:type_name -> google.protobuf.Timestamp
-	8,  // 37: carillon.v1.Timers.Schedule:input_type -> carillon.v1.ScheduleRequest
-	10, // 38: carillon.v1.Timers.ScheduleBatch:input_type -> carillon.v1.ScheduleBatchRequest
-	14, // 39: carillon.v1.Timers.Get:input_type -> carillon.v1.GetRequest
-	16, // 40: carillon.v1.Timers.List:input_type -> carillon.v1.ListRequest
-	18, // 41: carillon.v1.Timers.Cancel:input_type -> carillon.v1.CancelRequest
-	20, // 42: carillon.v1.Timers.CancelBatch:input_type -> carillon.v1.CancelBatchRequest
-	23, // 43: carillon.v1.Timers.Reschedule:input_type -> carillon.v1.RescheduleRequest
-	9,  // 44: carillon.v1.Timers.Schedule:output_type -> carillon.v1.ScheduleResponse
-	11, // 45: carillon.v1.Timers.ScheduleBatch:output_type -> carillon.v1.ScheduleBatchResponse
-	15, // 46: carillon.v1.Timers.Get:output_type -> carillon.v1.GetResponse
-	17, // 47: carillon.v1.Timers.List:output_type -> carillon.v1.ListResponse
-	19, // 48: carillon.v1.Timers.Cancel:output_type -> carillon.v1.CancelResponse
-	21, // 49: carillon.v1.Timers.CancelBatch:output_type -> carillon.v1.CancelBatchResponse
-	24, // 50: carillon.v1.Timers.Reschedule:output_type -> carillon.v1.RescheduleResponse
-	44, // [44:51] is the sub-list for method output_type
-	37, // [37:44] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	31, // 34: carillon.v1.RescheduleRequest.due:type_name -> google.protobuf.Timestamp
+	32, // 35: carillon.v1.RescheduleRequest.delay:type_name -> google.protobuf.Duration
+	31, // 36: carillon.v1.RescheduleResponse.due:type_name -> google.protobuf.Timestamp
+	6,  // 37: carillon.v1.PreviewRequest.repeat:type_name -> carillon.v1.Repeat
+	31, // 38: carillon.v1.PreviewRequest.from:type_name -> google.protobuf.Timestamp
+	27, // 39: carillon.v1.PreviewResponse.times:type_name -> carillon.v1.PreviewTime
+	31, // 40: carillon.v1.PreviewTime.due:type_name -> google.protobuf.Timestamp
+	8,  // 41: carillon.v1.Timers.Schedule:input_type -> carillon.v1.ScheduleRequest
+	10, // 42: carillon.v1.Timers.ScheduleBatch:input_type -> carillon.v1.ScheduleBatchRequest
+	14, // 43: carillon.v1.Timers.Get:input_type -> carillon.v1.GetRequest
+	16, // 44: carillon.v1.Timers.List:input_type -> carillon.v1.ListRequest
+	18, // 45: carillon.v1.Timers.Cancel:input_type -> carillon.v1.CancelRequest
+	20, // 46: carillon.v1.Timers.CancelBatch:input_type -> carillon.v1.CancelBatchRequest
+	23, // 47: carillon.v1.Timers.Reschedule:input_type -> carillon.v1.RescheduleRequest
+	25, // 48: carillon.v1.Timers.Preview:input_type -> carillon.v1.PreviewRequest
+	9,  // 49: carillon.v1.Timers.Schedule:output_type -> carillon.v1.ScheduleResponse
+	11, // 50: carillon.v1.Timers.ScheduleBatch:output_type -> carillon.v1.ScheduleBatchResponse
+	15, // 51: carillon.v1.Timers.Get:output_type -> carillon.v1.GetResponse
+	17, // 52: carillon.v1.Timers.List:output_type -> carillon.v1.ListResponse
+	19, // 53: carillon.v1.Timers.Cancel:output_type -> carillon.v1.CancelResponse
+	21, // 54: carillon.v1.Timers.CancelBatch:output_type -> carillon.v1.CancelBatchResponse
+	24, // 55: carillon.v1.Timers.Reschedule:output_type -> carillon.v1.RescheduleResponse
+	26, // 56: carillon.v1.Timers.Preview:output_type -> carillon.v1.PreviewResponse
+	49, // [49:57] is the sub-list for method output_type
+	41, // [41:49] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_timers_proto_init() }
@@ -2153,7 +2400,7 @@ func file_carillon_v1_timers_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_timers_proto_rawDesc), len(file_carillon_v1_timers_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   24,
+			NumMessages:   27,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ const (
 	Timers_Cancel_FullMethodName        = "/carillon.v1.Timers/Cancel"
 	Timers_CancelBatch_FullMethodName   = "/carillon.v1.Timers/CancelBatch"
 	Timers_Reschedule_FullMethodName    = "/carillon.v1.Timers/Reschedule"
+	Timers_Preview_FullMethodName       = "/carillon.v1.Timers/Preview"
 )
 
 // TimersClient is the client API for Timers service.
@@ -57,6 +58,8 @@ type TimersClient interface {
 	CancelBatch(ctx context.Context, in *CancelBatchRequest, opts ...grpc.CallOption) (*CancelBatchResponse, error)
 	// Reschedule moves a pending timer to a new due time and keeps everything else.
 	Reschedule(ctx context.Context, in *RescheduleRequest, opts ...grpc.CallOption) (*RescheduleResponse, error)
+	// Preview says when a repeat would be due. Nothing is scheduled or read; any node answers by itself.
+	Preview(ctx context.Context, in *PreviewRequest, opts ...grpc.CallOption) (*PreviewResponse, error)
 }
 
 type timersClient struct {
@@ -137,6 +140,16 @@ func (c *timersClient) Reschedule(ctx context.Context, in *RescheduleRequest, op
 	return out, nil
 }
 
+func (c *timersClient) Preview(ctx context.Context, in *PreviewRequest, opts ...grpc.CallOption) (*PreviewResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PreviewResponse)
+	err := c.cc.Invoke(ctx, Timers_Preview_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TimersServer is the server API for Timers service.
 // All implementations must embed UnimplementedTimersServer
 // for forward compatibility.
@@ -164,6 +177,8 @@ type TimersServer interface {
 	CancelBatch(context.Context, *CancelBatchRequest) (*CancelBatchResponse, error)
 	// Reschedule moves a pending timer to a new due time and keeps everything else.
 	Reschedule(context.Context, *RescheduleRequest) (*RescheduleResponse, error)
+	// Preview says when a repeat would be due. Nothing is scheduled or read; any node answers by itself.
+	Preview(context.Context, *PreviewRequest) (*PreviewResponse, error)
 	mustEmbedUnimplementedTimersServer()
 }
 
@@ -194,6 +209,9 @@ func (UnimplementedTimersServer) CancelBatch(context.Context, *CancelBatchReques
 }
 func (UnimplementedTimersServer) Reschedule(context.Context, *RescheduleRequest) (*RescheduleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reschedule not implemented")
+}
+func (UnimplementedTimersServer) Preview(context.Context, *PreviewRequest) (*PreviewResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Preview not implemented")
 }
 func (UnimplementedTimersServer) mustEmbedUnimplementedTimersServer() {}
 func (UnimplementedTimersServer) testEmbeddedByValue()                {}
@@ -342,6 +360,24 @@ func _Timers_Reschedule_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Timers_Preview_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PreviewRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TimersServer).Preview(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Timers_Preview_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TimersServer).Preview(ctx, req.(*PreviewRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Timers_ServiceDesc is the grpc.ServiceDesc for Timers service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -376,6 +412,10 @@ var Timers_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Reschedule",
 			Handler:    _Timers_Reschedule_Handler,
+		},
+		{
+			MethodName: "Preview",
+			Handler:    _Timers_Preview_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
