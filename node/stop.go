@@ -53,9 +53,12 @@ func (n *Node) stop(r running) error {
 	if d := n.dir.Load(); d != nil {
 		step("directory", func() error { return d.close(ctx) })
 	}
-	if r.log != nil {
+	// A Raft group that has not stopped may still use the log: then it stays open, and the folder locked, until the process ends.
+	inUse := r.log != nil && errors.Join(errs...) != nil
+	if r.log != nil && !inUse {
 		step("segment log", parts(r.log))
 		step("segment log's files", n.closeLog)
+		inUse = errors.Join(errs...) != nil
 	}
 	step("gossip", func() error { return n.gossip.stop(n.config.StopTimeout / gossipShare) })
 	step("seeds", parts(r.seeds)) // a seed that does not answer may have held it up
@@ -63,7 +66,9 @@ func (n *Node) stop(r running) error {
 	if r.http != nil {
 		step("HTTP", parts(r.http))
 	}
-	step("folder", n.identity.close)
+	if !inUse {
+		step("folder", n.identity.close)
+	}
 	n.log.Info("node stopped", "took", n.mono().Sub(began))
 	return errors.Join(errs...)
 }

@@ -155,6 +155,9 @@ func (g *Group) StoreLogs(entries []*raft.Log) error {
 	for len(entries) > 0 {
 		n, length := 0, 0
 		for _, e := range entries {
+			if e.Index > maxIndex {
+				return fmt.Errorf("group %d: an entry with index %d", g.id, e.Index)
+			}
 			one := size(len(e.Data) + len(e.Extensions))
 			if one > g.l.largest() {
 				return fmt.Errorf("group %d: entry %d of %d bytes: %w", g.id, e.Index, len(e.Data), ErrTooLarge)

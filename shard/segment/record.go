@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -27,6 +28,8 @@ const (
 	// recordHeader is the length of a record's header, alignment what the length of a record is a multiple of.
 	recordHeader = 64
 	alignment    = 8
+	// maxIndex keeps the index behind the last one a number.
+	maxIndex = math.MaxUint64 - 1
 )
 
 // record is a header; its body follows it, and zeros up to the alignment.
@@ -108,6 +111,8 @@ func readRecord(b []byte) (r record, body []byte, err error) {
 	switch {
 	case int64(r.length) > int64(len(b)-recordHeader) || r.size() > len(b):
 		return record{}, nil, fmt.Errorf("a record of %d bytes in %d", r.length, len(b))
+	case r.kind == kindEntry && r.index > maxIndex:
+		return record{}, nil, fmt.Errorf("an entry with index %d", r.index)
 	case r.split > r.length || r.kind < kindEntry || r.kind > kindForget:
 		return record{}, nil, fmt.Errorf("a record of kind %d, split at %d of %d", r.kind, r.split, r.length)
 	}
