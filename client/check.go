@@ -18,6 +18,8 @@ const (
 	maxPayloadBytes   = 512 << 10
 	maxAttributeBytes = 8 << 10
 	maxErrorBytes     = 1 << 10
+	maxCronBytes      = 256
+	maxZoneBytes      = 255 // above the longest name
 	maxAhead          = 36525 * 24 * time.Hour
 )
 

@@ -39,6 +39,8 @@ type cluster struct {
 	seen    []seen
 	applied int
 	dials   map[string]int // by address
+	// previewed is the last request of a preview.
+	previewed *carillonv1.PreviewRequest
 	// item is asked before a schedule or cancel is applied; an error is the item's answer.
 	item func(n *node, id string) *carillonv1.ItemError
 	// call is asked before a batch is applied, reply afterwards: an error is the answer to the whole call.
