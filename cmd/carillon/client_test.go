@@ -126,6 +126,8 @@ func TestClientCommands(t *testing.T) {
 			t.Errorf("carillon %s: more than a line: %v", test.args, r)
 		}
 	}
+	t.Run("preview", testPreview)
+	t.Run("preview examples", testPreviewExamples)
 	t.Run("work", testWork)
 }
 
@@ -291,7 +293,7 @@ func TestShown(t *testing.T) {
 
 // Each command of the client has a help with examples.
 func TestHelp(t *testing.T) {
-	for _, args := range []string{"schedule", "get", "cancel", "reschedule", "list", "work", "cluster", "cluster status", "cluster members",
+	for _, args := range []string{"schedule", "get", "cancel", "reschedule", "list", "work", "preview", "cluster", "cluster status", "cluster members",
 		"cluster shards", "version"} {
 		r := carillon(t, "", append(strings.Fields(args), "--help")...)
 		if r.code != 0 || !strings.Contains(r.out, "Examples:\n  carillon ") {

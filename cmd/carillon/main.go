@@ -90,6 +90,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable.`,
 var groups = map[string]string{
 	"dev": "run", "server": "run",
 	"schedule": "timers", "get": "timers", "cancel": "timers", "reschedule": "timers", "list": "timers", "work": "timers",
+	"preview": "timers",
 	"cluster": "look", "bench": "look",
 }
 
