@@ -41,7 +41,7 @@ func (c *crashes) crash() {
 	answered, asked := c.states()
 	c.fs.images(c.limit, c.rnd, func(after *memFS) {
 		c.images++
-		c.check(after, answered, asked, c.images%17 == 0)
+		c.check(after, answered, asked, c.images%29 == 0)
 	})
 }
 
@@ -127,7 +127,7 @@ var moreCrashes = flag.Int("crashes", 1, "how many times more crashes TestCrash 
 // A crash at any write or flush leaves what was answered, and of what was not, all or nothing.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(4 * *moreCrashes) {
+	for seed := range uint64(3 * *moreCrashes) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			quiet := time.Hour

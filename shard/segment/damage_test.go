@@ -55,7 +55,7 @@ func newSample(t testing.TB, closed bool) *sample {
 	}
 	var helper runningLog
 	helper.all.Go(func() { l.prepare(t.Context()) })
-	for range 4 {
+	for range 3 {
 		commit(0, 1)
 		commit(0)
 		commit(2, 0)
