@@ -60,6 +60,17 @@ func TestErrorsAreSticky(t *testing.T) {
 			if err := r.Group(0).GetLog(1, new(raft.Log)); err != nil {
 				t.Errorf("opened again: %v", err)
 			}
+			shown, _ := r.Group(0).LastIndex()
+			fs.mu.Lock()
+			o.fs = fs.image(func(int) int { return 0 }) // what it shows now is on the disk, though the flush had failed
+			fs.mu.Unlock()
+			if err := r.stop(); err != nil {
+				t.Error(err)
+			}
+			r = startIn(t, "", o)
+			if last, err := r.Group(0).LastIndex(); err != nil || last != shown {
+				t.Errorf("after a crash: last index %d, %v; it was %d", last, err, shown)
+			}
 			if err := r.stop(); err != nil {
 				t.Error(err)
 			}

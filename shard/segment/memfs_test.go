@@ -146,9 +146,11 @@ func (f *memFile) Sync() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
 	if err := f.fs.try("sync", ""); err != nil {
+		f.pending = map[int][][]byte{} // the process sees these pages on; no later flush writes them
 		return err
 	}
-	f.synced, f.pending = slices.Clone(f.data), map[int][][]byte{}
+	f.synced = f.image(func(n int) int { return n - 1 })
+	f.pending = map[int][][]byte{}
 	f.fs.done()
 	return nil
 }
