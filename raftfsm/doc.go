@@ -8,7 +8,8 @@
 //     numbers, map order, the leader's flags or whether the replica was restored from a snapshot.
 //  2. A timer in the table is armed: every record that comes into a slot is followed by an Arm of the slot, and only a
 //     Disarm (the slot is free) or a Reset takes it away. A slot whose hold is lifted without effect is armed again.
-//  3. A record that is in the table is never changed; a change puts a new one in its place.
+//  3. A blob (the texts and the payload of a timer) is written once; a change writes another one. A record belongs to one
+//     blob, which names its slot. What a reader or a snapshot has been given does not change.
 //  4. What a command on its way would settle is not handed out: from Stamp until it is applied, released, or the epoch
 //     is over. So a Cancel that was stamped as not firing finds the timer as Stamp saw it.
 //  5. Apply waits for nothing, and what it does beyond its own commands is bounded per entry.

@@ -218,6 +218,12 @@ func (f *FSM) HandOut(epoch uint64, refs []Ref, out []*Record) []*Record {
 	defer f.mu.Unlock()
 	leads := epoch != 0 && epoch == f.lead.led && epoch >= f.s.epoch
 	for _, ref := range refs {
+		// Load all records and blobs before the first is used, as readAhead does.
+		if r := f.s.table.at(ref.Slot); r != nil {
+			f.touched += uint64(f.s.table.slabs[r.where.slab()][r.where.offset()])
+		}
+	}
+	for _, ref := range refs {
 		r := f.s.table.at(ref.Slot)
 		n := f.lead.notes.at(ref.Slot)
 		if !leads || r == nil || r.revision != ref.Revision || n&(noteHanded|noteHeld) != 0 {

@@ -70,8 +70,7 @@ const (
 	Cancelled State = 4
 )
 
-// Record is a pending timer. A record is never changed once it is in the table: a change puts a new one in its place,
-// so a reader may keep the pointer.
+// Record is a pending timer as a reader is given it: a copy, which he may keep.
 type Record struct {
 	Namespace, ID, Queue string
 	Payload              []byte
@@ -89,9 +88,6 @@ type Record struct {
 	Attempt   uint32
 	Created   int64
 	LastError string
-
-	// sum is the record's part of the state hash, set before the record is shared.
-	sum uint64
 }
 
 // Pair is a header or a label.
