@@ -44,10 +44,15 @@ func (l *Loop) layDown(wait time.Duration, calls int) {
 		wait = min(wait, helpAfter)
 	}
 	b := &l.baton
-	b.until.Store(int64(l.clock.since() + wait))
+	until := l.clock.since() + wait
+	b.until.Store(int64(until))
 	b.alarm.set(wait)
 	b.lies.Store(1)
-	if b.kicked.Load() == 1 {
+	switch {
+	case l.clock.since() >= until:
+		// It may have rung before the baton lay, while this worker had no processor: the standby found nothing to take.
+		b.alarm.set(grace)
+	case b.kicked.Load() == 1:
 		l.hurry()
 	}
 }
