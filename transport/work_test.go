@@ -249,10 +249,14 @@ func TestWorkHungConsumer(t *testing.T) {
 		backend := &fakeBackend{}
 		h := serve(t, testConfig(), backend)
 		hub, src := h.server.Hub(), newSource(1)
-		hung := h.work("q", 5000)
-		good := h.workOn(h.dial(), "q", 5000)
+		hung := h.work("q", 9000)
+		src.add(hub, queueNamed("q"), 0, 9000) // more than the windows of a connection hold
+		synctest.Wait()
+		if src.left(queueNamed("q")) == 0 {
+			t.Fatal("the windows hold all that was to hang the stream")
+		}
+		good := h.workOn(h.dial(), "q", 9000)
 		other := h.workOn(h.dial(), "other", 5000)
-		src.add(hub, queueNamed("q"), 0, 6000) // more than the windows of a connection hold
 		src.add(hub, queueNamed("other"), 0, 1000)
 		var received, others atomic.Int64
 		go good.drain(&received)
@@ -263,7 +267,7 @@ func TestWorkHungConsumer(t *testing.T) {
 		}
 		time.Sleep(3 * h.server.config.SendTimeout)
 		st := h.server.Stats()
-		if st.StalledStreams != 1 || st.GivenBack != 6000-uint64(received.Load()) {
+		if st.StalledStreams != 1 || st.GivenBack != 9000-uint64(received.Load()) {
 			t.Errorf("%d streams ended, %d given back, %d received", st.StalledStreams, st.GivenBack, received.Load())
 		}
 		if err := hung.workError(); !errors.Is(err, shard.ErrUnavailable) {
