@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"hash/crc32"
+	"runtime"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -103,6 +104,7 @@ func (l *Log) commitAll(ctx context.Context) error {
 		if len(batch) == 0 {
 			select {
 			case <-l.wake:
+				runtime.Gosched() // others are about to write, too: one flush for all
 			case <-quiet.C:
 				if !marked {
 					if err := l.mark(); err != nil {

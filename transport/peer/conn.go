@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -133,6 +134,7 @@ func (c *conn) write() {
 		if frames == 0 {
 			select {
 			case <-c.out.wake:
+				runtime.Gosched() // others are about to send, too: one system call for all
 				continue
 			case <-ping.C:
 				buf = appendFrame(make([]byte, 0, idleBuffer), header{typ: typePing}, nil, nil)
