@@ -309,6 +309,9 @@ func (n *Node) register(ctx context.Context, m member) ([]byte, error) {
 	if !d.leads() {
 		return nil, &shard.NotLeaderError{Leader: d.leader()}
 	}
+	if err := n.checkAddresses(m); err != nil {
+		return nil, err
+	}
 	if !state.formed() {
 		return nil, errUnformed
 	}
@@ -320,6 +323,26 @@ func (n *Node) register(ctx context.Context, m member) ([]byte, error) {
 	}
 	n.log.Info("a node was admitted", "node", m.ID, "peer", m.Peer)
 	return (&logv1.Registered{ClusterId: state.ClusterID, Shards: uint32(state.Shards)}).MarshalVT()
+}
+
+// checkAddresses refuses a node that says it is reached where another node that lives is: it would be a member that nobody
+// can reach. Where a member was, and is no more, another may be.
+func (n *Node) checkAddresses(m member) error {
+	living := []member{n.self()}
+	for _, p := range n.gossip.peers() {
+		living = append(living, member{ID: p.ID, Client: p.Client, Peer: p.Peer})
+	}
+	for _, other := range living {
+		if other.ID == m.ID {
+			continue
+		}
+		for _, a := range []struct{ name, ours, theirs string }{{"client", m.Client, other.Client}, {"peer", m.Peer, other.Peer}} {
+			if a.ours == a.theirs && a.ours != "" {
+				return fmt.Errorf("%w: its %s address %s is that of %s: give each node an address of its own", errRefused, a.name, a.ours, other.ID)
+			}
+		}
+	}
+	return nil
 }
 
 func wipedError(node, known, disk string) error {

@@ -72,6 +72,15 @@ func TestJoinAndWipedDisk(t *testing.T) {
 	if err := c.start(wrong).mustEnd(t); !strings.Contains(err.Error(), "has 2 shards, which never changes; this start says 7") {
 		t.Errorf("another shard count: %v", err)
 	}
+	// A node that says it is reached where another is would be a member that nobody can reach.
+	twin := c.config("n7", 0)
+	twin.Shards, twin.AdvertisePeerAddr = 0, c.nodes["n2"].Addrs().Peer
+	if err := c.start(twin).mustEnd(t); !errors.Is(err, errRefused) || !strings.Contains(err.Error(), "is that of n2") {
+		t.Errorf("another node's address: %v", err)
+	}
+	if state, _ := c.nodes["n1"].fsm.look(); state.Members["n7"].ID != "" {
+		t.Error("a node that nobody can reach became a member")
+	}
 	// A voter that lost its disk comes back under its ID: it could vote twice in a term.
 	config := c.config("n2", 2)
 	config.Shards = 0
