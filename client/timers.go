@@ -131,7 +131,8 @@ type CancelOutcome int32
 const (
 	// CancelCancelled: no delivery starts afterwards.
 	CancelCancelled = CancelOutcome(carillonv1.CancelOutcome_CANCEL_OUTCOME_CANCELLED)
-	// CancelFiring: a delivery had been handed out and may still complete; no further attempt starts.
+	// CancelFiring: a delivery had been handed out (or may have been, by a leader that died) and may still complete; no
+	// further attempt starts.
 	CancelFiring = CancelOutcome(carillonv1.CancelOutcome_CANCEL_OUTCOME_FIRING)
 	// CancelFired: the delivery had been acked; the cancel changed nothing.
 	CancelFired = CancelOutcome(carillonv1.CancelOutcome_CANCEL_OUTCOME_FIRED)
