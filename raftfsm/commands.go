@@ -207,7 +207,7 @@ func (f *FSM) rescheduleNow(c *command) Result {
 }
 
 func (f *FSM) complete(t *target, c *command) Result {
-	if r, ok := f.delivered(t, c.revision, c.attempt); !ok {
+	if r, ok := f.delivered(t, c); !ok {
 		return r
 	}
 	f.settle(t, Fired, false)
@@ -219,7 +219,7 @@ func (f *FSM) retry(t *target, c *command) Result {
 	if r, ok := s.validDue(c.due, false); !ok {
 		return r
 	}
-	if r, ok := f.delivered(t, c.revision, c.attempt); !ok {
+	if r, ok := f.delivered(t, c); !ok {
 		return r
 	}
 	r, b := t.record, s.table.body(&t.record)
@@ -231,15 +231,23 @@ func (f *FSM) retry(t *target, c *command) Result {
 	return f.change(t, &r, &b)
 }
 
-// delivered says that the target is still at the delivery that a command settles.
-func (f *FSM) delivered(t *target, revision uint64, attempt uint32) (Result, bool) {
+// delivered says that the target is still at the delivery that a command settles, which no epoch to come can have handed out.
+func (f *FSM) delivered(t *target, c *command) (Result, bool) {
 	if r, ok := validKey(t.namespace, t.id); !ok {
 		return r, false
 	}
-	if !t.pending || t.record.revision != revision || t.record.attempt != attempt {
+	if !t.pending || t.record.revision != c.revision || t.record.attempt != c.attempt {
 		return stale(t), false
 	}
+	if c.tokenEpoch > f.s.epoch {
+		return forged(t, c.tokenEpoch, f.s.epoch), false
+	}
 	return Result{}, true
+}
+
+// forged is the answer to a token of an epoch that has not been.
+func forged(t *target, tokenEpoch, epoch uint64) Result {
+	return Result{Code: StaleToken, Revision: t.record.revision, Detail: "its epoch " + revisionText(tokenEpoch) + " has not been, it is " + revisionText(epoch)}
 }
 
 func stale(t *target) Result {

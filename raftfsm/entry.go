@@ -45,7 +45,7 @@ type command struct {
 	errorText       string
 	due             int64
 	// expected is the expected revision, revision that of a delivery.
-	expected, revision, hold uint64
+	expected, revision, tokenEpoch, hold uint64
 	// retry is the policy as it was sent; what is not set is 0.
 	retry RetryPolicy
 	// hash is the place of the timer in the indexes, hint that in the order. If guessed, the timer may well be in slot guess.
@@ -124,11 +124,11 @@ func (e *entry) command(m *logv1.Command) *command {
 		return c
 	case *logv1.Command_Complete:
 		c, m := e.next(kindComplete), k.Complete
-		c.namespace, c.id, c.revision, c.attempt, c.hold = space(m.Namespace), m.Id, m.Revision, m.Attempt, m.Hold
+		c.namespace, c.id, c.revision, c.attempt, c.tokenEpoch, c.hold = space(m.Namespace), m.Id, m.Revision, m.Attempt, m.TokenEpoch, m.Hold
 		return c
 	case *logv1.Command_Retry:
 		c, m := e.next(kindRetry), k.Retry
-		c.namespace, c.id, c.revision, c.attempt, c.hold = space(m.Namespace), m.Id, m.Revision, m.Attempt, m.Hold
+		c.namespace, c.id, c.revision, c.attempt, c.tokenEpoch, c.hold = space(m.Namespace), m.Id, m.Revision, m.Attempt, m.TokenEpoch, m.Hold
 		c.due, c.errorText = m.DueMs, m.Error
 		return c
 	}

@@ -93,14 +93,14 @@ func (m *model) command(c *Command) Result {
 		return m.once("reschedule", k.Reschedule.Id, k.Reschedule.RequestId, func() Result { return m.reschedule(k.Reschedule) })
 	case *logv1.Command_Complete:
 		t, ok := m.pending[k.Complete.Id]
-		if !ok || t.revision != k.Complete.Revision || t.attempt != k.Complete.Attempt {
+		if !ok || t.revision != k.Complete.Revision || t.attempt != k.Complete.Attempt || k.Complete.TokenEpoch > m.epoch {
 			return Result{Code: StaleToken, Revision: t.revision}
 		}
 		m.end(k.Complete.Id, Fired, false)
 		return Result{Revision: m.index}
 	case *logv1.Command_Retry:
 		t, ok := m.pending[k.Retry.Id]
-		if !ok || t.revision != k.Retry.Revision || t.attempt != k.Retry.Attempt {
+		if !ok || t.revision != k.Retry.Revision || t.attempt != k.Retry.Attempt || k.Retry.TokenEpoch > m.epoch {
 			return Result{Code: StaleToken, Revision: t.revision}
 		}
 		t.next, t.revision, t.attempt = k.Retry.DueMs, m.index, t.attempt+1
@@ -337,9 +337,9 @@ func (r *modelRun) command() *Command {
 		c.GetReschedule().RequestId, c.GetReschedule().ExpectedRevision = request, expected
 		return c
 	case 2:
-		return complete(id, revision, attempt, r.epoch-r.rng.Uint64N(2))
+		return complete(id, revision, attempt, r.epoch+1-r.rng.Uint64N(3))
 	case 3:
-		return retry(id, revision, attempt, r.epoch-r.rng.Uint64N(2))
+		return retry(id, revision, attempt, r.epoch+1-r.rng.Uint64N(3))
 	}
 	c := schedule(id, due).GetSchedule()
 	c.RequestId, c.ExpectedRevision, c.IfExists = request, expected, r.rng.Uint32N(3)

@@ -111,6 +111,10 @@ func (f *FSM) staleToken(epoch uint64, t *target, revision uint64, attempt uint3
 		r := stale(t)
 		return &r
 	}
+	if tokenEpoch > epoch {
+		r := forged(t, tokenEpoch, epoch)
+		return &r
+	}
 	if tokenEpoch < epoch && epoch == f.lead.epoch && f.lead.wasHanded(t.slot) {
 		r := Result{Code: StaleToken, Revision: revision, Detail: "it has been handed out again under epoch " + revisionText(epoch)}
 		return &r

@@ -288,7 +288,7 @@ func (w *wire) complete(c *command) {
 		case 4<<3 | wireVarint:
 			c.attempt = w.small()
 		case 5<<3 | wireVarint:
-			w.number() // the token's epoch, which Stamp has looked at
+			c.tokenEpoch = w.number()
 		case 6<<3 | wireVarint:
 			c.hold = w.number()
 		default:
@@ -308,8 +308,10 @@ func (w *wire) retry(c *command) {
 			c.revision = w.number()
 		case 4<<3 | wireVarint:
 			c.attempt = w.small()
-		case 5<<3 | wireVarint, 7<<3 | wireVarint:
-			w.number() // the token's epoch; the consumer's wait, which Stamp has turned into a due time
+		case 5<<3 | wireVarint:
+			c.tokenEpoch = w.number()
+		case 7<<3 | wireVarint:
+			w.number() // the consumer's wait, which Stamp has turned into a due time
 		case 6<<3 | wireVarint:
 			c.due = int64(w.number())
 		case 8<<3 | wireVarint:
