@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -191,12 +192,20 @@ func (o *devOptions) greet(out io.Writer, nodes []*node.Node, dir, note string) 
 	if o.port != devDefaultPort {
 		fmt.Fprintf(out, "  export CARILLON_ADDR=%s\n", o.addr(0, 0))
 	}
-	fmt.Fprint(out, `  carillon schedule hello --in 2s --queue demo --data hi
-  carillon work demo
-  carillon cluster status
+	fmt.Fprintf(out, `  %[1]s schedule hello --in 2s --queue demo --data hi
+  %[1]s work demo
+  %[1]s cluster status
 
 Ctrl-C stops it.
-`)
+`, callName(os.Args[0]))
+}
+
+// callName is how a shell calls this program as it was called.
+func callName(arg string) string {
+	if strings.ContainsFunc(arg, func(r rune) bool { return strings.ContainsRune(" \t\n'\"\\$&;|()<>*?[#~`", r) }) {
+		return "'" + strings.ReplaceAll(arg, "'", `'\''`) + "'"
+	}
+	return arg
 }
 
 func plural(n int, noun string) string {

@@ -120,7 +120,7 @@ func TestDev(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "kept")
 	args := []string{"dev", "--nodes", "1", "--shards", "2", "--port", strconv.Itoa(port), "--dir", dir}
 	r := begin(t, "Ctrl-C stops it.", args...)
-	for _, words := range []string{fmt.Sprintf("127.0.0.1:%d", port), "carillon schedule hello", "carillon work demo", "CARILLON_ADDR=", "(kept)"} {
+	for _, words := range []string{fmt.Sprintf("127.0.0.1:%d", port), callName(os.Args[0]) + " schedule hello", callName(os.Args[0]) + " work demo", "CARILLON_ADDR=", "(kept)"} {
 		if !strings.Contains(r.out.String(), words) {
 			t.Errorf("does not say %q:\n%s", words, r.out.String())
 		}
@@ -168,6 +168,16 @@ func TestWrongUsageOfServerAndDev(t *testing.T) {
 		r := carillon(t, "", strings.Fields(c.line)...)
 		if r.code != exitUsage || !strings.Contains(r.errs, c.words) {
 			t.Errorf("carillon %s: %v, want %q", c.line, r, c.words)
+		}
+	}
+}
+
+func TestCallName(t *testing.T) {
+	for arg, want := range map[string]string{
+		"carillon": "carillon", "bin/carillon": "bin/carillon", "/my tools/carillon": "'/my tools/carillon'", "it's": `'it'\''s'`,
+	} {
+		if got := callName(arg); got != want {
+			t.Errorf("%s: %s, want %s", arg, got, want)
 		}
 	}
 }
