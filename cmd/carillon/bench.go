@@ -134,7 +134,7 @@ func (b *benchFlags) run(cmd *cobra.Command, load func(context.Context, *bench) 
 	ctx := cmd.Context()
 	dial, cancel := context.WithTimeoutCause(ctx, b.timeout, &timeoutError{b.timeout})
 	defer cancel()
-	c, err := b.dial(dial)
+	c, err := b.dial(dial, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}

@@ -209,6 +209,8 @@ func TestWrongUsage(t *testing.T) {
 		"work q --":                                            "COMMAND is missing after --",
 		"work -- cmd":                                          "QUEUE is missing",
 		"work q --count -1":                                    "--count -1 is not valid",
+		"work q --concurrency 0":                               "--concurrency 0 is not valid: 1 to 10,000",
+		"work q --concurrency 10001":                           "--concurrency 10001 is not valid: 1 to 10,000",
 		"cluster":                                              "one of status, members, shards is needed",
 		"cluster frob":                                         `"frob" is not one of status, members, shards`,
 	} {
@@ -231,6 +233,25 @@ func TestNobodyAnswers(t *testing.T) {
 		if r.code != exitUnavailable || !strings.Contains(r.errs, "no answer within 300ms") || !strings.Contains(r.errs, "connection refused") {
 			t.Errorf("carillon %s: %v", args, r)
 		}
+	}
+}
+
+// Who waits for long hears for what, before the time is up.
+func TestWaiting(t *testing.T) {
+	t.Parallel()
+	r := carillon(t, "", "get", "a", "--addr", "127.0.0.1:1", "--timeout", "2500ms")
+	lines := strings.Split(r.errs, "\n")
+	if r.code != exitUnavailable || len(lines) != 3 || lines[0] != "carillon: waiting for 127.0.0.1:1: connection refused" ||
+		!strings.Contains(lines[1], "no answer within 2.5s") {
+		t.Error(r)
+	}
+	both := &reach{addrs: []string{"a:1", "b:1"}, errs: map[string]error{"a:1": errors.New("no such host")}}
+	if got := both.waiting(); got != "waiting for a:1: no such host, b:1: no answer" {
+		t.Error(got)
+	}
+	both.passed = true
+	if got := both.waiting(); got != "" {
+		t.Error(got)
 	}
 }
 

@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
 	"github.com/carillon-timers/carillon/client"
 )
@@ -36,15 +38,18 @@ func (c *connection) flagsWithNamespace(f *pflag.FlagSet) {
 	f.StringVar(&c.namespace, "namespace", "default", "the `tenant` of the timer")
 }
 
-// dial connects, within the context.
-func (c *connection) dial(ctx context.Context) (*client.Client, error) {
+// dial connects, within the context; on errs it says what it waits for if that takes long.
+func (c *connection) dial(ctx context.Context, errs io.Writer) (cl *client.Client, err error) {
 	var addrs []string
 	for addr := range strings.SplitSeq(c.addr, ",") {
 		if addr = strings.TrimSpace(addr); addr != "" {
 			addrs = append(addrs, addr)
 		}
 	}
-	return client.Dial(ctx, client.Config{Addrs: addrs, Namespace: c.namespace})
+	r := &reach{addrs: addrs, errs: make(map[string]error)}
+	config := client.Config{Addrs: addrs, Namespace: c.namespace, DialOptions: []grpc.DialOption{grpc.WithContextDialer(r.dial)}}
+	r.during(errs, func() { cl, err = client.Dial(ctx, config) })
+	return cl, err
 }
 
 // do connects, runs f within the timeout and closes.
@@ -54,7 +59,7 @@ func (c *connection) do(cmd *cobra.Command, f func(context.Context, *client.Clie
 	}
 	ctx, cancel := context.WithTimeoutCause(cmd.Context(), c.timeout, &timeoutError{c.timeout})
 	defer cancel()
-	cl, err := c.dial(ctx)
+	cl, err := c.dial(ctx, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}

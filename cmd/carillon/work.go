@@ -14,6 +14,9 @@ import (
 
 var _ = register(newWorkCommand)
 
+// maxWorkConcurrency is the SDK's limit; its 0, which means the default, is refused.
+const maxWorkConcurrency = 10_000
+
 // workFlags are the flags of work.
 type workFlags struct {
 	connection
@@ -58,7 +61,7 @@ back-offs. handed_out is the leader's clock.`,
 		RunE: func(cmd *cobra.Command, args []string) error { return w.run(cmd, args[0], args[1:]) },
 	}
 	f := cmd.Flags()
-	f.IntVar(&w.concurrency, "concurrency", client.DefaultConcurrency, "the most deliveries that are dealt with at once, 1 to 10,000")
+	f.IntVar(&w.concurrency, "concurrency", client.DefaultConcurrency, "the most `deliveries` that are dealt with at once, 1 to 10,000")
 	f.IntVar(&w.count, "count", 0, "end after this `number` of deliveries; 0 means never")
 	f.StringVar(&w.name, "name", "", "the worker's `name` in the logs of the nodes (default host and process)")
 	w.connection.flagsWithNamespace(f)
@@ -71,12 +74,15 @@ func (w *workFlags) run(cmd *cobra.Command, queue string, command []string) erro
 	if w.count < 0 {
 		return usagef("--count %d is not valid: must not be negative", w.count)
 	}
+	if w.concurrency < 1 || w.concurrency > maxWorkConcurrency {
+		return usagef("--concurrency %d is not valid: 1 to 10,000", w.concurrency)
+	}
 	if w.timeout <= 0 {
 		return usagef("--timeout %v is not valid: must be positive", w.timeout)
 	}
 	dial, cancelDial := context.WithTimeoutCause(cmd.Context(), w.timeout, &timeoutError{w.timeout})
 	defer cancelDial()
-	c, err := w.dial(dial)
+	c, err := w.dial(dial, cmd.ErrOrStderr())
 	if err != nil {
 		return err
 	}
