@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -304,10 +305,28 @@ func TestShown(t *testing.T) {
 		t.Errorf("a long payload: %s", got)
 	}
 	for d, want := range map[time.Duration]string{
-		1500 * time.Microsecond: "in 2ms", -3 * time.Second: "3s ago", 90 * time.Minute: "in 1h30m0s", 49 * time.Hour: "in 2d1h",
+		1500 * time.Microsecond: "in 2ms", -3 * time.Second: "3s ago", 90 * time.Minute: "in 1h30m0s", 49 * time.Hour: "in 2d1h", -48 * time.Hour: "2d ago",
+		36500 * 24 * time.Hour: "in 36500d",
 	} {
 		if got := distance(d); got != want {
 			t.Errorf("%v: %s", d, got)
+		}
+	}
+}
+
+func TestShortPairs(t *testing.T) {
+	long := strings.Repeat("ü", 100)
+	for _, test := range []struct {
+		pairs map[string]string
+		want  string
+	}{
+		{nil, ""},
+		{map[string]string{"b": "2", "a": "1"}, "a=1 b=2"},
+		{map[string]string{"k": long, "m": "1"}, "k=" + strings.Repeat("ü", 15) + "... m=1"},
+		{map[string]string{"a": "1", "b": "2", "c": "3", "d": "4", "e": "5"}, "a=1 b=2 c=3 +2"},
+	} {
+		if got := shortPairs(test.pairs); got != test.want {
+			t.Errorf("%v: %q, want %q", test.pairs, got, test.want)
 		}
 	}
 }
@@ -317,7 +336,7 @@ func TestHelp(t *testing.T) {
 	for _, args := range []string{"schedule", "get", "cancel", "reschedule", "list", "work", "preview", "cluster", "cluster status", "cluster members",
 		"cluster shards", "version"} {
 		r := carillon(t, "", append(strings.Fields(args), "--help")...)
-		if r.code != 0 || !strings.Contains(r.out, "Examples:\n  carillon ") {
+		if r.code != 0 || !strings.Contains(r.out, "Examples:\n  carillon ") || regexp.MustCompile(`--\S+ (string|stringArray|int|uint64)\b`).MatchString(r.out) {
 			t.Errorf("%s: %v", args, r)
 		}
 	}

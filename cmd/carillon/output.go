@@ -109,7 +109,11 @@ func distance(d time.Duration) string {
 		size = size.Round(time.Second)
 	default:
 		days := size.Round(time.Hour)
-		return fmt.Sprintf(format, fmt.Sprintf("%dd%dh", days/(24*time.Hour), days%(24*time.Hour)/time.Hour))
+		text := fmt.Sprintf("%dd", days/(24*time.Hour))
+		if hours := days % (24 * time.Hour) / time.Hour; hours > 0 {
+			text += fmt.Sprintf("%dh", hours)
+		}
+		return fmt.Sprintf(format, text)
 	}
 	return fmt.Sprintf(format, size)
 }
@@ -134,19 +138,45 @@ func shownPayload(payload []byte) string {
 	case !utf8.Valid(payload):
 		return fmt.Sprintf("%d bytes that are no text (see -o json)", len(payload))
 	case len(payload) > most:
-		cut := most
-		for !utf8.RuneStart(payload[cut]) {
-			cut--
-		}
-		return shown(string(payload[:cut])) + fmt.Sprintf("... (%d bytes)", len(payload))
+		return shown(cut(string(payload), most)) + fmt.Sprintf("... (%d bytes)", len(payload))
 	}
 	return shown(string(payload))
+}
+
+// cut is the beginning of a text, at most so many bytes.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	for most > 0 && !utf8.RuneStart(text[most]) {
+		most--
+	}
+	return text[:most]
 }
 
 func pairs(m map[string]string) string {
 	var list []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		list = append(list, shown(k+"="+m[k]))
+	}
+	return strings.Join(list, " ")
+}
+
+// shortPairs is pairs for a column: long ones are cut, and what would be too much is counted.
+func shortPairs(m map[string]string) string {
+	const mostBytes, mostPairs = 32, 3
+	var list []string
+	for i, k := range slices.Sorted(maps.Keys(m)) {
+		if i == mostPairs {
+			list = append(list, fmt.Sprintf("+%d", len(m)-i))
+			break
+		}
+		pair := k + "=" + m[k]
+		text := shown(cut(pair, mostBytes))
+		if len(pair) > mostBytes {
+			text += "..."
+		}
+		list = append(list, text)
 	}
 	return strings.Join(list, " ")
 }

@@ -92,7 +92,7 @@ under way (firing) or had been acked (fired), and 3 if there is no such timer.`,
 	}
 	f := cmd.Flags()
 	f.Int64Var(&x.ExpectedRevision, "expected-revision", 0, "cancel only if this is the timer's `revision`")
-	f.StringVar(&x.RequestID, "request-id", "", "makes repeated commands have the effect of one (default random)")
+	f.StringVar(&x.RequestID, "request-id", "", "an `ID` that makes repeated commands have the effect of one (default random)")
 	conn.flagsWithNamespace(f)
 	output.flag(f, formatTable)
 	return cmd
@@ -129,7 +129,7 @@ func newRescheduleCommand() *cobra.Command {
 	f := cmd.Flags()
 	at.flags(f)
 	f.Int64Var(&m.ExpectedRevision, "expected-revision", 0, "move only if this is the timer's `revision`")
-	f.StringVar(&m.RequestID, "request-id", "", "makes repeated commands have the effect of one (default random)")
+	f.StringVar(&m.RequestID, "request-id", "", "an `ID` that makes repeated commands have the effect of one (default random)")
 	conn.flagsWithNamespace(f)
 	output.flag(f, formatTable)
 	return cmd
@@ -167,7 +167,7 @@ func newListCommand() *cobra.Command {
 	f.StringVar(&l.prefix, "prefix", "", "only timers whose IDs start with this `text`")
 	f.IntVar(&l.limit, "limit", 100, "at most this `number` of timers")
 	f.BoolVar(&l.all, "all", false, "all timers, however many there are")
-	f.StringArrayVar(&l.label, "label", nil, "only timers with this label (not supported by this version)")
+	f.StringArrayVar(&l.label, "label", nil, "only timers with the label `key=value` (not supported by this version)")
 	l.connection.flagsWithNamespace(f)
 	l.output.flag(f, formatTable)
 	return cmd
@@ -239,7 +239,7 @@ func (p *listPrinter) print(t client.TimerStatus) error {
 	}
 	p.rows = append(p.rows, []string{
 		shown(t.ID), t.State.String(), stamp(t.Due), distance(t.NextDue.Sub(p.now)), shown(t.Queue), fmt.Sprint(t.Attempt),
-		fmt.Sprint(len(t.Payload)), pairs(t.Labels),
+		fmt.Sprint(len(t.Payload)), shortPairs(t.Labels),
 	})
 	if len(p.rows) == 1000 {
 		return p.flush()
