@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -247,12 +248,29 @@ func (c *cluster) inStep() {
 	}
 	if slices.ContainsFunc(states, func(s state) bool { return s != states[0] }) {
 		c.t.Errorf("the replicas differ: %+v", states)
+		for _, n := range c.nodes {
+			c.t.Logf("%s: %+v\n%s", n.id, n.shard.fsm.Stats(), n.logLines())
+		}
 	}
 	for _, n := range c.nodes {
 		if err := n.shard.fsm.Check(); err != nil {
 			c.t.Errorf("%s: %v", n.id, err)
 		}
 	}
+}
+
+// logLines shows a replica's log, an entry a line.
+func (n *node) logLines() string {
+	var b strings.Builder
+	first, _ := n.log.FirstIndex()
+	last, _ := n.log.LastIndex()
+	for i := first; i <= last; i++ {
+		var entry raft.Log
+		err := n.log.GetLog(i, &entry)
+		decoded, _ := raftfsm.DecodeEntry(entry.Data)
+		fmt.Fprintf(&b, "%d term %d type %d %v: %v\n", i, entry.Term, entry.Type, err, decoded)
+	}
+	return b.String()
 }
 
 // sink is the consumer: it takes whatever is ready, at once, and keeps it. With an ack it answers.
