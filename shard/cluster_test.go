@@ -249,7 +249,12 @@ func (c *cluster) inStep() {
 	if slices.ContainsFunc(states, func(s state) bool { return s != states[0] }) {
 		c.t.Errorf("the replicas differ: %+v", states)
 		for _, n := range c.nodes {
-			c.t.Logf("%s: %+v\n%s", n.id, n.shard.fsm.Stats(), n.logLines())
+			var state strings.Builder
+			if snapshot, err := n.shard.fsm.Snapshot(); err == nil {
+				_, _ = snapshot.WriteTo(&state)
+				snapshot.Release()
+			}
+			c.t.Logf("%s: %+v\n%q\n%s", n.id, n.shard.fsm.Stats(), state.String(), n.logLines())
 		}
 	}
 	for _, n := range c.nodes {
