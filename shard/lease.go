@@ -151,12 +151,23 @@ func (t *contactTransport) RequestPreVote(id raft.ServerID, target raft.ServerAd
 }
 
 func (t *contactTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	boundCommit(args)
 	sent := t.lease.now()
 	err := t.Transport.AppendEntries(id, target, args, resp)
 	if err == nil {
 		t.answered(id, args, resp, sent)
 	}
 	return err
+}
+
+// boundCommit lowers the commit index of a message to the last entry that the message proves to be the same on both sides, as
+// the Raft paper's figure 2 has it. Raft v1.8.0 does not: it reads the commit index after it has chosen the entries, and
+// the follower bounds it by the end of its own log. A message made on a busy machine then committed, on a deposed leader, entries
+// that were about to be overwritten. Heartbeats, which Raft sends again and again from the same memory, are not written to.
+func boundCommit(args *raft.AppendEntriesRequest) {
+	if proved := args.PrevLogEntry + uint64(len(args.Entries)); args.LeaderCommitIndex > proved {
+		args.LeaderCommitIndex = proved
+	}
 }
 
 func (t *contactTransport) answered(id raft.ServerID, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse, sent time.Time) {
@@ -194,6 +205,11 @@ type contactPipeline struct {
 }
 
 func (p *contactPipeline) Consumer() <-chan raft.AppendFuture { return p.out }
+
+func (p *contactPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	boundCommit(args)
+	return p.AppendPipeline.AppendEntries(args, resp)
+}
 
 func (p *contactPipeline) Close() error {
 	p.once.Do(func() { close(p.closed) })

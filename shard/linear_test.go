@@ -114,9 +114,13 @@ func TestCheckerSaysNo(t *testing.T) {
 // that it leads, also to one that does not know yet that it is deposed.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(4) {
+	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
+			var change []func(*cluster)
+			if seed >= 4 {
+				change = append(change, drowsy(seed))
+			}
 			inBubble(t, 3, func(t *testing.T, c *cluster) {
 				rnd := rand.New(rand.NewPCG(seed, 9))
 				c.leader()
@@ -168,7 +172,7 @@ func TestLinearizable(t *testing.T) {
 					}
 				}
 				c.inStep()
-			})
+			}, change...)
 		})
 	}
 }

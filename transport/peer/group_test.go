@@ -69,6 +69,40 @@ func TestHeartbeatsGoThroughTheConsumer(t *testing.T) {
 	})
 }
 
+// Raft commits up to the leader's commit index whatever is at the end of the follower's log, also entries that the message
+// does not match. So no message may arrive with a commit index behind its last entry, also when entries were cut off it.
+func TestCommitNoFurtherThanTheMessage(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, b := two(t, peertest.New(), func(c *Config) { c.AppendBytes = 1000 })
+		defer b.stop()
+		defer a.stop()
+		var seen []*raft.AppendEntriesRequest
+		defer serve(b.m.Group(1), func(rpc raft.RPC) {
+			seen = append(seen, rpc.Command.(*raft.AppendEntriesRequest))
+			ok(rpc)
+		})()
+		const prev = 25
+		long := entries(prev+1, 800)
+		long.Entries = append(long.Entries, entries(prev+2, 800).Entries...)
+		none := &raft.AppendEntriesRequest{RPCHeader: testHeader, Term: 1, PrevLogEntry: prev, PrevLogTerm: 1}
+		behind := entries(prev+1, 10)
+		want := []uint64{prev + 1, prev, prev - 5}
+		for i, r := range []*raft.AppendEntriesRequest{long, none, behind} {
+			r.LeaderCommitIndex = 40
+			if r == behind {
+				r.LeaderCommitIndex = prev - 5
+			}
+			var resp raft.AppendEntriesResponse
+			if err := a.m.Group(1).AppendEntries("", "b", r, &resp); err != nil {
+				t.Fatal(err)
+			}
+			if got := seen[i].LeaderCommitIndex; got != want[i] {
+				t.Errorf("message %d arrived with commit index %d and %d entries after %d, want %d", i, got, len(seen[i].Entries), prev, want[i])
+			}
+		}
+	})
+}
+
 // Votes, pre-votes and the rest come through, Raft's errors as text.
 func TestRequestsOfEveryKind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

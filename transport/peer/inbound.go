@@ -23,6 +23,9 @@ func (c *conn) serveRaft(h header, timeout time.Duration, body []byte) error {
 	if err != nil {
 		return fmt.Errorf("type %d: %w", h.typ, err)
 	}
+	if r, ok := command.(*raft.AppendEntriesRequest); ok {
+		boundCommit(r)
+	}
 	if !c.member() {
 		c.respondError(h, c.m.notMember())
 		return nil
@@ -41,6 +44,14 @@ func (c *conn) serveRaft(h header, timeout time.Duration, body []byte) error {
 		c.respondError(h, err)
 	}
 	return nil
+}
+
+// boundCommit lowers a message's commit index to the last entry that the message proves to be the same on both sides, as the
+// Raft paper's figure 2 has it. Raft v1.8.0 bounds it by the end of the follower's log instead, and takes entries that are
+// about to be overwritten for committed: the leader reads its commit index after it has chosen the entries, and cutEntries
+// leaves some of them out.
+func boundCommit(r *raft.AppendEntriesRequest) {
+	r.LeaderCommitIndex = min(r.LeaderCommitIndex, r.PrevLogEntry+uint64(len(r.Entries)))
 }
 
 func (m *Mux) noGroup(group uint32) *RemoteError {
