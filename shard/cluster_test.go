@@ -235,7 +235,7 @@ func (c *cluster) inStep() {
 	c.t.Helper()
 	type state struct{ index, hash uint64 }
 	var states []state
-	for range 3000 {
+	for range 30000 {
 		states = states[:0]
 		for _, n := range c.nodes {
 			index, hash := n.shard.fsm.HashAt()

@@ -33,7 +33,10 @@ func drowsy(seed uint64) func(*cluster) {
 		c.deps = func(d *Deps) {
 			d.Transport = &drowsyTransport{d.Transport.(*raft.InmemTransport), func() {
 				mu.Lock()
-				nap := time.Duration(max(0, rnd.IntN(600)-300)) * time.Millisecond
+				nap := time.Duration(rnd.IntN(300)) * time.Millisecond
+				if rnd.IntN(8) > 0 {
+					nap = 0
+				}
 				mu.Unlock()
 				time.Sleep(nap)
 			}}
