@@ -11,6 +11,7 @@ package carillonv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
@@ -607,11 +608,240 @@ func (x *Shard) GetFiring() bool {
 	return false
 }
 
+type ForecastRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Namespace and queue choose timers; empty means all.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Queue     string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	// From is the first instant that is counted; unset means now.
+	From *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Step is 1 s, 1 min or 1 h; unset means 1 min. Steps begin at whole ones.
+	Step *durationpb.Duration `protobuf:"bytes,4,opt,name=step,proto3" json:"step,omitempty"`
+	// Steps are how many are counted, 1 to 3,600; 0 means 60.
+	Steps         int32 `protobuf:"varint,5,opt,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForecastRequest) Reset() {
+	*x = ForecastRequest{}
+	mi := &file_carillon_v1_cluster_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForecastRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForecastRequest) ProtoMessage() {}
+
+func (x *ForecastRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForecastRequest.ProtoReflect.Descriptor instead.
+func (*ForecastRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ForecastRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ForecastRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ForecastRequest) GetFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.From
+	}
+	return nil
+}
+
+func (x *ForecastRequest) GetStep() *durationpb.Duration {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
+func (x *ForecastRequest) GetSteps() int32 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+type ForecastResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Start is the beginning of the first step.
+	Start *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
+	Step  *durationpb.Duration   `protobuf:"bytes,2,opt,name=step,proto3" json:"step,omitempty"`
+	// Series are sorted by namespace and queue; at most 1,000, the rest is in the last one, without names. Of a repeat the next due time counts alone.
+	Series        []*ForecastSeries `protobuf:"bytes,3,rep,name=series,proto3" json:"series,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForecastResponse) Reset() {
+	*x = ForecastResponse{}
+	mi := &file_carillon_v1_cluster_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForecastResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForecastResponse) ProtoMessage() {}
+
+func (x *ForecastResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForecastResponse.ProtoReflect.Descriptor instead.
+func (*ForecastResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *ForecastResponse) GetStart() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Start
+	}
+	return nil
+}
+
+func (x *ForecastResponse) GetStep() *durationpb.Duration {
+	if x != nil {
+		return x.Step
+	}
+	return nil
+}
+
+func (x *ForecastResponse) GetSeries() []*ForecastSeries {
+	if x != nil {
+		return x.Series
+	}
+	return nil
+}
+
+type ForecastSeries struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Queue, or scheme and host of a webhook.
+	Queue string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Before and after count what lies before the first and behind the last step.
+	Before int64   `protobuf:"varint,3,opt,name=before,proto3" json:"before,omitempty"`
+	Counts []int64 `protobuf:"varint,4,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	After  int64   `protobuf:"varint,5,opt,name=after,proto3" json:"after,omitempty"`
+	// Paused timers are in no other count.
+	Paused        int64 `protobuf:"varint,6,opt,name=paused,proto3" json:"paused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForecastSeries) Reset() {
+	*x = ForecastSeries{}
+	mi := &file_carillon_v1_cluster_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForecastSeries) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForecastSeries) ProtoMessage() {}
+
+func (x *ForecastSeries) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_cluster_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForecastSeries.ProtoReflect.Descriptor instead.
+func (*ForecastSeries) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_cluster_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ForecastSeries) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ForecastSeries) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ForecastSeries) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *ForecastSeries) GetCounts() []int64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *ForecastSeries) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *ForecastSeries) GetPaused() int64 {
+	if x != nil {
+		return x.Paused
+	}
+	return 0
+}
+
 var File_carillon_v1_cluster_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_cluster_proto_rawDesc = "" +
 	"\n" +
-	"\x19carillon/v1/cluster.proto\x12\vcarillon.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n" +
+	"\x19carillon/v1/cluster.proto\x12\vcarillon.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x0f\n" +
 	"\rStatusRequest\"\x80\x03\n" +
 	"\x0eStatusResponse\x12\x1d\n" +
 	"\n" +
@@ -663,11 +893,29 @@ const file_carillon_v1_cluster_proto_rawDesc = "" +
 	"\apending\x18\x05 \x01(\x03R\apending\x12\x18\n" +
 	"\aoverdue\x18\x06 \x01(\x03R\aoverdue\x12#\n" +
 	"\rapplied_index\x18\a \x01(\x03R\fappliedIndex\x12\x16\n" +
-	"\x06firing\x18\b \x01(\bR\x06firing2\xd5\x01\n" +
+	"\x06firing\x18\b \x01(\bR\x06firing\"\xba\x01\n" +
+	"\x0fForecastRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\x12.\n" +
+	"\x04from\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12-\n" +
+	"\x04step\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\x04step\x12\x14\n" +
+	"\x05steps\x18\x05 \x01(\x05R\x05steps\"\xa8\x01\n" +
+	"\x10ForecastResponse\x120\n" +
+	"\x05start\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\x12-\n" +
+	"\x04step\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x04step\x123\n" +
+	"\x06series\x18\x03 \x03(\v2\x1b.carillon.v1.ForecastSeriesR\x06series\"\xa2\x01\n" +
+	"\x0eForecastSeries\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x16\n" +
+	"\x06before\x18\x03 \x01(\x03R\x06before\x12\x16\n" +
+	"\x06counts\x18\x04 \x03(\x03R\x06counts\x12\x14\n" +
+	"\x05after\x18\x05 \x01(\x03R\x05after\x12\x16\n" +
+	"\x06paused\x18\x06 \x01(\x03R\x06paused2\x9e\x02\n" +
 	"\aCluster\x12A\n" +
 	"\x06Status\x12\x1a.carillon.v1.StatusRequest\x1a\x1b.carillon.v1.StatusResponse\x12D\n" +
 	"\aMembers\x12\x1b.carillon.v1.MembersRequest\x1a\x1c.carillon.v1.MembersResponse\x12A\n" +
-	"\x06Shards\x12\x1a.carillon.v1.ShardsRequest\x1a\x1b.carillon.v1.ShardsResponseBBZ@github.com/carillon-timers/carillon/proto/carillon/v1;carillonv1b\x06proto3"
+	"\x06Shards\x12\x1a.carillon.v1.ShardsRequest\x1a\x1b.carillon.v1.ShardsResponse\x12G\n" +
+	"\bForecast\x12\x1c.carillon.v1.ForecastRequest\x1a\x1d.carillon.v1.ForecastResponseBBZ@github.com/carillon-timers/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
 	file_carillon_v1_cluster_proto_rawDescOnce sync.Once
@@ -681,7 +929,7 @@ func file_carillon_v1_cluster_proto_rawDescGZIP() []byte {
 	return file_carillon_v1_cluster_proto_rawDescData
 }
 
-var file_carillon_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_carillon_v1_cluster_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_carillon_v1_cluster_proto_goTypes = []any{
 	(*StatusRequest)(nil),         // 0: carillon.v1.StatusRequest
 	(*StatusResponse)(nil),        // 1: carillon.v1.StatusResponse
@@ -691,23 +939,34 @@ var file_carillon_v1_cluster_proto_goTypes = []any{
 	(*ShardsRequest)(nil),         // 5: carillon.v1.ShardsRequest
 	(*ShardsResponse)(nil),        // 6: carillon.v1.ShardsResponse
 	(*Shard)(nil),                 // 7: carillon.v1.Shard
-	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
+	(*ForecastRequest)(nil),       // 8: carillon.v1.ForecastRequest
+	(*ForecastResponse)(nil),      // 9: carillon.v1.ForecastResponse
+	(*ForecastSeries)(nil),        // 10: carillon.v1.ForecastSeries
+	(*timestamppb.Timestamp)(nil), // 11: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 12: google.protobuf.Duration
 }
 var file_carillon_v1_cluster_proto_depIdxs = []int32{
-	8, // 0: carillon.v1.StatusResponse.now:type_name -> google.protobuf.Timestamp
-	4, // 1: carillon.v1.MembersResponse.members:type_name -> carillon.v1.Member
-	7, // 2: carillon.v1.ShardsResponse.shards:type_name -> carillon.v1.Shard
-	0, // 3: carillon.v1.Cluster.Status:input_type -> carillon.v1.StatusRequest
-	2, // 4: carillon.v1.Cluster.Members:input_type -> carillon.v1.MembersRequest
-	5, // 5: carillon.v1.Cluster.Shards:input_type -> carillon.v1.ShardsRequest
-	1, // 6: carillon.v1.Cluster.Status:output_type -> carillon.v1.StatusResponse
-	3, // 7: carillon.v1.Cluster.Members:output_type -> carillon.v1.MembersResponse
-	6, // 8: carillon.v1.Cluster.Shards:output_type -> carillon.v1.ShardsResponse
-	6, // [6:9] is the sub-list for method output_type
-	3, // [3:6] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	11, // 0: carillon.v1.StatusResponse.now:type_name -> google.protobuf.Timestamp
+	4,  // 1: carillon.v1.MembersResponse.members:type_name -> carillon.v1.Member
+	7,  // 2: carillon.v1.ShardsResponse.shards:type_name -> carillon.v1.Shard
+	11, // 3: carillon.v1.ForecastRequest.from:type_name -> google.protobuf.Timestamp
+	12, // 4: carillon.v1.ForecastRequest.step:type_name -> google.protobuf.Duration
+	11, // 5: carillon.v1.ForecastResponse.start:type_name -> google.protobuf.Timestamp
+	12, // 6: carillon.v1.ForecastResponse.step:type_name -> google.protobuf.Duration
+	10, // 7: carillon.v1.ForecastResponse.series:type_name -> carillon.v1.ForecastSeries
+	0,  // 8: carillon.v1.Cluster.Status:input_type -> carillon.v1.StatusRequest
+	2,  // 9: carillon.v1.Cluster.Members:input_type -> carillon.v1.MembersRequest
+	5,  // 10: carillon.v1.Cluster.Shards:input_type -> carillon.v1.ShardsRequest
+	8,  // 11: carillon.v1.Cluster.Forecast:input_type -> carillon.v1.ForecastRequest
+	1,  // 12: carillon.v1.Cluster.Status:output_type -> carillon.v1.StatusResponse
+	3,  // 13: carillon.v1.Cluster.Members:output_type -> carillon.v1.MembersResponse
+	6,  // 14: carillon.v1.Cluster.Shards:output_type -> carillon.v1.ShardsResponse
+	9,  // 15: carillon.v1.Cluster.Forecast:output_type -> carillon.v1.ForecastResponse
+	12, // [12:16] is the sub-list for method output_type
+	8,  // [8:12] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_cluster_proto_init() }
@@ -721,7 +980,7 @@ func file_carillon_v1_cluster_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_cluster_proto_rawDesc), len(file_carillon_v1_cluster_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

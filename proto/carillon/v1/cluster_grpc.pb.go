@@ -21,9 +21,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Cluster_Status_FullMethodName  = "/carillon.v1.Cluster/Status"
-	Cluster_Members_FullMethodName = "/carillon.v1.Cluster/Members"
-	Cluster_Shards_FullMethodName  = "/carillon.v1.Cluster/Shards"
+	Cluster_Status_FullMethodName   = "/carillon.v1.Cluster/Status"
+	Cluster_Members_FullMethodName  = "/carillon.v1.Cluster/Members"
+	Cluster_Shards_FullMethodName   = "/carillon.v1.Cluster/Shards"
+	Cluster_Forecast_FullMethodName = "/carillon.v1.Cluster/Forecast"
 )
 
 // ClusterClient is the client API for Cluster service.
@@ -38,6 +39,8 @@ type ClusterClient interface {
 	Members(ctx context.Context, in *MembersRequest, opts ...grpc.CallOption) (*MembersResponse, error)
 	// Shards lists the shards with their replicas and leaders.
 	Shards(ctx context.Context, in *ShardsRequest, opts ...grpc.CallOption) (*ShardsResponse, error)
+	// Forecast counts what falls due, exactly, as the leaders see it.
+	Forecast(ctx context.Context, in *ForecastRequest, opts ...grpc.CallOption) (*ForecastResponse, error)
 }
 
 type clusterClient struct {
@@ -78,6 +81,16 @@ func (c *clusterClient) Shards(ctx context.Context, in *ShardsRequest, opts ...g
 	return out, nil
 }
 
+func (c *clusterClient) Forecast(ctx context.Context, in *ForecastRequest, opts ...grpc.CallOption) (*ForecastResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForecastResponse)
+	err := c.cc.Invoke(ctx, Cluster_Forecast_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ClusterServer is the server API for Cluster service.
 // All implementations must embed UnimplementedClusterServer
 // for forward compatibility.
@@ -90,6 +103,8 @@ type ClusterServer interface {
 	Members(context.Context, *MembersRequest) (*MembersResponse, error)
 	// Shards lists the shards with their replicas and leaders.
 	Shards(context.Context, *ShardsRequest) (*ShardsResponse, error)
+	// Forecast counts what falls due, exactly, as the leaders see it.
+	Forecast(context.Context, *ForecastRequest) (*ForecastResponse, error)
 	mustEmbedUnimplementedClusterServer()
 }
 
@@ -108,6 +123,9 @@ func (UnimplementedClusterServer) Members(context.Context, *MembersRequest) (*Me
 }
 func (UnimplementedClusterServer) Shards(context.Context, *ShardsRequest) (*ShardsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Shards not implemented")
+}
+func (UnimplementedClusterServer) Forecast(context.Context, *ForecastRequest) (*ForecastResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Forecast not implemented")
 }
 func (UnimplementedClusterServer) mustEmbedUnimplementedClusterServer() {}
 func (UnimplementedClusterServer) testEmbeddedByValue()                 {}
@@ -184,6 +202,24 @@ func _Cluster_Shards_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Cluster_Forecast_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForecastRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ClusterServer).Forecast(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Cluster_Forecast_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ClusterServer).Forecast(ctx, req.(*ForecastRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Cluster_ServiceDesc is the grpc.ServiceDesc for Cluster service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -202,6 +238,10 @@ var Cluster_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Shards",
 			Handler:    _Cluster_Shards_Handler,
+		},
+		{
+			MethodName: "Forecast",
+			Handler:    _Cluster_Forecast_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

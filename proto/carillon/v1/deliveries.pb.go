@@ -80,6 +80,58 @@ func (SettleOutcome) EnumDescriptor() ([]byte, []int) {
 	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{0}
 }
 
+// DeadReason says why a timer died.
+type DeadReason int32
+
+const (
+	DeadReason_DEAD_REASON_UNSPECIFIED DeadReason = 0
+	// Attempts: the last one failed or was not answered in time.
+	DeadReason_DEAD_REASON_ATTEMPTS DeadReason = 1
+	// Refused: the consumer said that it never wants it (Nack.dead, or 410 from a webhook).
+	DeadReason_DEAD_REASON_REFUSED DeadReason = 2
+)
+
+// Enum value maps for DeadReason.
+var (
+	DeadReason_name = map[int32]string{
+		0: "DEAD_REASON_UNSPECIFIED",
+		1: "DEAD_REASON_ATTEMPTS",
+		2: "DEAD_REASON_REFUSED",
+	}
+	DeadReason_value = map[string]int32{
+		"DEAD_REASON_UNSPECIFIED": 0,
+		"DEAD_REASON_ATTEMPTS":    1,
+		"DEAD_REASON_REFUSED":     2,
+	}
+)
+
+func (x DeadReason) Enum() *DeadReason {
+	p := new(DeadReason)
+	*p = x
+	return p
+}
+
+func (x DeadReason) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (DeadReason) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_v1_deliveries_proto_enumTypes[1].Descriptor()
+}
+
+func (DeadReason) Type() protoreflect.EnumType {
+	return &file_carillon_v1_deliveries_proto_enumTypes[1]
+}
+
+func (x DeadReason) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use DeadReason.Descriptor instead.
+func (DeadReason) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{1}
+}
+
 type WorkRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Start *WorkStart             `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
@@ -88,7 +140,11 @@ type WorkRequest struct {
 	// Acks are tokens of deliveries that are done; at most 1,000 a message.
 	Acks [][]byte `protobuf:"bytes,3,rep,name=acks,proto3" json:"acks,omitempty"`
 	// Nacks are deliveries that failed; at most 1,000 a message.
-	Nacks         []*Nack `protobuf:"bytes,4,rep,name=nacks,proto3" json:"nacks,omitempty"`
+	Nacks []*Nack `protobuf:"bytes,4,rep,name=nacks,proto3" json:"nacks,omitempty"`
+	// Returns are tokens of deliveries that were not begun: others get them at once, and no attempt is counted; at most 1,000 a message.
+	Returns [][]byte `protobuf:"bytes,5,rep,name=returns,proto3" json:"returns,omitempty"`
+	// Extends give deliveries more time; at most 1,000 a message. They are not answered.
+	Extends       []*Extend `protobuf:"bytes,6,rep,name=extends,proto3" json:"extends,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -151,6 +207,73 @@ func (x *WorkRequest) GetNacks() []*Nack {
 	return nil
 }
 
+func (x *WorkRequest) GetReturns() [][]byte {
+	if x != nil {
+		return x.Returns
+	}
+	return nil
+}
+
+func (x *WorkRequest) GetExtends() []*Extend {
+	if x != nil {
+		return x.Extends
+	}
+	return nil
+}
+
+type Extend struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// Lease counts from now; 100 ms to 24 h; unset means the timer's lease.
+	Lease         *durationpb.Duration `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Extend) Reset() {
+	*x = Extend{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Extend) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Extend) ProtoMessage() {}
+
+func (x *Extend) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Extend.ProtoReflect.Descriptor instead.
+func (*Extend) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *Extend) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *Extend) GetLease() *durationpb.Duration {
+	if x != nil {
+		return x.Lease
+	}
+	return nil
+}
+
 type WorkStart struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -163,7 +286,7 @@ type WorkStart struct {
 
 func (x *WorkStart) Reset() {
 	*x = WorkStart{}
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[1]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -175,7 +298,7 @@ func (x *WorkStart) String() string {
 func (*WorkStart) ProtoMessage() {}
 
 func (x *WorkStart) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[1]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -188,7 +311,7 @@ func (x *WorkStart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkStart.ProtoReflect.Descriptor instead.
 func (*WorkStart) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{1}
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WorkStart) GetNamespace() string {
@@ -218,14 +341,16 @@ type Nack struct {
 	// Delay until the next attempt; unset means the timer's own back-off.
 	Delay *durationpb.Duration `protobuf:"bytes,2,opt,name=delay,proto3" json:"delay,omitempty"`
 	// Error is kept with the timer, at most 1 KiB (longer text is cut).
-	Error         string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
+	// Dead sends the timer to the dead letters at once.
+	Dead          bool `protobuf:"varint,4,opt,name=dead,proto3" json:"dead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Nack) Reset() {
 	*x = Nack{}
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[2]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -237,7 +362,7 @@ func (x *Nack) String() string {
 func (*Nack) ProtoMessage() {}
 
 func (x *Nack) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[2]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -250,7 +375,7 @@ func (x *Nack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Nack.ProtoReflect.Descriptor instead.
 func (*Nack) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{2}
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Nack) GetToken() []byte {
@@ -274,6 +399,13 @@ func (x *Nack) GetError() string {
 	return ""
 }
 
+func (x *Nack) GetDead() bool {
+	if x != nil {
+		return x.Dead
+	}
+	return false
+}
+
 type WorkResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Deliveries []*Delivery            `protobuf:"bytes,1,rep,name=deliveries,proto3" json:"deliveries,omitempty"`
@@ -287,7 +419,7 @@ type WorkResponse struct {
 
 func (x *WorkResponse) Reset() {
 	*x = WorkResponse{}
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[3]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -299,7 +431,7 @@ func (x *WorkResponse) String() string {
 func (*WorkResponse) ProtoMessage() {}
 
 func (x *WorkResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[3]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -312,7 +444,7 @@ func (x *WorkResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkResponse.ProtoReflect.Descriptor instead.
 func (*WorkResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{3}
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WorkResponse) GetDeliveries() []*Delivery {
@@ -345,7 +477,7 @@ type Heartbeat struct {
 
 func (x *Heartbeat) Reset() {
 	*x = Heartbeat{}
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[4]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -357,7 +489,7 @@ func (x *Heartbeat) String() string {
 func (*Heartbeat) ProtoMessage() {}
 
 func (x *Heartbeat) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[4]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -370,7 +502,7 @@ func (x *Heartbeat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Heartbeat.ProtoReflect.Descriptor instead.
 func (*Heartbeat) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{4}
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Heartbeat) GetNow() *timestamppb.Timestamp {
@@ -402,15 +534,19 @@ type Delivery struct {
 	Epoch    int64 `protobuf:"varint,12,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	Revision int64 `protobuf:"varint,13,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Attempt is 1 for the first delivery.
-	Attempt       int32 `protobuf:"varint,14,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Shard         int32 `protobuf:"varint,15,opt,name=shard,proto3" json:"shard,omitempty"`
+	Attempt int32 `protobuf:"varint,14,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Shard   int32 `protobuf:"varint,15,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Last is true if a failure of this attempt is the end: the dead letters.
+	Last bool `protobuf:"varint,16,opt,name=last,proto3" json:"last,omitempty"`
+	// Guarantee is AT_MOST_ONCE if the delivery is settled already: an answer changes nothing.
+	Guarantee     Guarantee `protobuf:"varint,17,opt,name=guarantee,proto3,enum=carillon.v1.Guarantee" json:"guarantee,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Delivery) Reset() {
 	*x = Delivery{}
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[5]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -422,7 +558,7 @@ func (x *Delivery) String() string {
 func (*Delivery) ProtoMessage() {}
 
 func (x *Delivery) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[5]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -435,7 +571,7 @@ func (x *Delivery) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Delivery.ProtoReflect.Descriptor instead.
 func (*Delivery) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{5}
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Delivery) GetNamespace() string {
@@ -543,6 +679,20 @@ func (x *Delivery) GetShard() int32 {
 	return 0
 }
 
+func (x *Delivery) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *Delivery) GetGuarantee() Guarantee {
+	if x != nil {
+		return x.Guarantee
+	}
+	return Guarantee_GUARANTEE_UNSPECIFIED
+}
+
 type Settled struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Token         []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
@@ -553,7 +703,7 @@ type Settled struct {
 
 func (x *Settled) Reset() {
 	*x = Settled{}
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[6]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -565,7 +715,7 @@ func (x *Settled) String() string {
 func (*Settled) ProtoMessage() {}
 
 func (x *Settled) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[6]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -578,7 +728,7 @@ func (x *Settled) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Settled.ProtoReflect.Descriptor instead.
 func (*Settled) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{6}
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Settled) GetToken() []byte {
@@ -604,7 +754,7 @@ type AckRequest struct {
 
 func (x *AckRequest) Reset() {
 	*x = AckRequest{}
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[7]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +766,7 @@ func (x *AckRequest) String() string {
 func (*AckRequest) ProtoMessage() {}
 
 func (x *AckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[7]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +779,7 @@ func (x *AckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AckRequest.ProtoReflect.Descriptor instead.
 func (*AckRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{7}
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AckRequest) GetTokens() [][]byte {
@@ -648,7 +798,7 @@ type NackRequest struct {
 
 func (x *NackRequest) Reset() {
 	*x = NackRequest{}
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[8]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -660,7 +810,7 @@ func (x *NackRequest) String() string {
 func (*NackRequest) ProtoMessage() {}
 
 func (x *NackRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[8]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -673,7 +823,7 @@ func (x *NackRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NackRequest.ProtoReflect.Descriptor instead.
 func (*NackRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{8}
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *NackRequest) GetNacks() []*Nack {
@@ -693,7 +843,7 @@ type SettleResponse struct {
 
 func (x *SettleResponse) Reset() {
 	*x = SettleResponse{}
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[9]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +855,7 @@ func (x *SettleResponse) String() string {
 func (*SettleResponse) ProtoMessage() {}
 
 func (x *SettleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_deliveries_proto_msgTypes[9]
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +868,7 @@ func (x *SettleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SettleResponse.ProtoReflect.Descriptor instead.
 func (*SettleResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{9}
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *SettleResponse) GetSettled() []*Settled {
@@ -728,24 +878,700 @@ func (x *SettleResponse) GetSettled() []*Settled {
 	return nil
 }
 
+type ExtendLeaseRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*Extend              `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtendLeaseRequest) Reset() {
+	*x = ExtendLeaseRequest{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendLeaseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendLeaseRequest) ProtoMessage() {}
+
+func (x *ExtendLeaseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendLeaseRequest.ProtoReflect.Descriptor instead.
+func (*ExtendLeaseRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ExtendLeaseRequest) GetItems() []*Extend {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+type ExtendLeaseResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Results are in the order of the items.
+	Results       []*Extended `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtendLeaseResponse) Reset() {
+	*x = ExtendLeaseResponse{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendLeaseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendLeaseResponse) ProtoMessage() {}
+
+func (x *ExtendLeaseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendLeaseResponse.ProtoReflect.Descriptor instead.
+func (*ExtendLeaseResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ExtendLeaseResponse) GetResults() []*Extended {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+type Extended struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token []byte                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// LeaseEnd is the new end; unset if the token is stale.
+	LeaseEnd      *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=lease_end,json=leaseEnd,proto3" json:"lease_end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Extended) Reset() {
+	*x = Extended{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Extended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Extended) ProtoMessage() {}
+
+func (x *Extended) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Extended.ProtoReflect.Descriptor instead.
+func (*Extended) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Extended) GetToken() []byte {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *Extended) GetLeaseEnd() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeaseEnd
+	}
+	return nil
+}
+
+type ListDeadLettersRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Queue that they were for; empty means any target.
+	Queue string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Limit is the most of the page, 1 to 1,000; 0 means 100. A page also ends at 1 MiB.
+	Limit         int32  `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	Cursor        string `protobuf:"bytes,4,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDeadLettersRequest) Reset() {
+	*x = ListDeadLettersRequest{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDeadLettersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDeadLettersRequest) ProtoMessage() {}
+
+func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDeadLettersRequest.ProtoReflect.Descriptor instead.
+func (*ListDeadLettersRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ListDeadLettersRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ListDeadLettersRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ListDeadLettersRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *ListDeadLettersRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+type ListDeadLettersResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Letters       []*DeadLetter          `protobuf:"bytes,1,rep,name=letters,proto3" json:"letters,omitempty"`
+	NextCursor    string                 `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListDeadLettersResponse) Reset() {
+	*x = ListDeadLettersResponse{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListDeadLettersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListDeadLettersResponse) ProtoMessage() {}
+
+func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListDeadLettersResponse.ProtoReflect.Descriptor instead.
+func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListDeadLettersResponse) GetLetters() []*DeadLetter {
+	if x != nil {
+		return x.Letters
+	}
+	return nil
+}
+
+func (x *ListDeadLettersResponse) GetNextCursor() string {
+	if x != nil {
+		return x.NextCursor
+	}
+	return ""
+}
+
+type DeadLetter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Key names the dead letter; opaque.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Timer as it was, with payload; due is the due time that failed.
+	Timer         *Timer                 `protobuf:"bytes,2,opt,name=timer,proto3" json:"timer,omitempty"`
+	Reason        DeadReason             `protobuf:"varint,3,opt,name=reason,proto3,enum=carillon.v1.DeadReason" json:"reason,omitempty"`
+	LastError     string                 `protobuf:"bytes,4,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
+	Attempts      int32                  `protobuf:"varint,5,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	Died          *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=died,proto3" json:"died,omitempty"`
+	Shard         int32                  `protobuf:"varint,7,opt,name=shard,proto3" json:"shard,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeadLetter) Reset() {
+	*x = DeadLetter{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeadLetter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeadLetter) ProtoMessage() {}
+
+func (x *DeadLetter) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeadLetter.ProtoReflect.Descriptor instead.
+func (*DeadLetter) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *DeadLetter) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *DeadLetter) GetTimer() *Timer {
+	if x != nil {
+		return x.Timer
+	}
+	return nil
+}
+
+func (x *DeadLetter) GetReason() DeadReason {
+	if x != nil {
+		return x.Reason
+	}
+	return DeadReason_DEAD_REASON_UNSPECIFIED
+}
+
+func (x *DeadLetter) GetLastError() string {
+	if x != nil {
+		return x.LastError
+	}
+	return ""
+}
+
+func (x *DeadLetter) GetAttempts() int32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *DeadLetter) GetDied() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Died
+	}
+	return nil
+}
+
+func (x *DeadLetter) GetShard() int32 {
+	if x != nil {
+		return x.Shard
+	}
+	return 0
+}
+
+type RedriveRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Keys of the dead letters, at most 1,000; none means all (of the queue, if one is given), 1,000 a call.
+	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	Queue         string   `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"`
+	RequestId     string   `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RedriveRequest) Reset() {
+	*x = RedriveRequest{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RedriveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RedriveRequest) ProtoMessage() {}
+
+func (x *RedriveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RedriveRequest.ProtoReflect.Descriptor instead.
+func (*RedriveRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RedriveRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *RedriveRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *RedriveRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *RedriveRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type RedriveResponse struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Redriven int64                  `protobuf:"varint,1,opt,name=redriven,proto3" json:"redriven,omitempty"`
+	// Failed names those that stay dead, with the reason.
+	Failed []*LetterError `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
+	// More is true if others are left; call again.
+	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RedriveResponse) Reset() {
+	*x = RedriveResponse{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RedriveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RedriveResponse) ProtoMessage() {}
+
+func (x *RedriveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RedriveResponse.ProtoReflect.Descriptor instead.
+func (*RedriveResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RedriveResponse) GetRedriven() int64 {
+	if x != nil {
+		return x.Redriven
+	}
+	return 0
+}
+
+func (x *RedriveResponse) GetFailed() []*LetterError {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+func (x *RedriveResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+type LetterError struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Error         *ItemError             `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LetterError) Reset() {
+	*x = LetterError{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LetterError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LetterError) ProtoMessage() {}
+
+func (x *LetterError) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LetterError.ProtoReflect.Descriptor instead.
+func (*LetterError) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *LetterError) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *LetterError) GetError() *ItemError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+type PurgeRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Keys and queue as in RedriveRequest.
+	Keys          []string `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	Queue         string   `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"`
+	RequestId     string   `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeRequest) Reset() {
+	*x = PurgeRequest{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeRequest) ProtoMessage() {}
+
+func (x *PurgeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeRequest.ProtoReflect.Descriptor instead.
+func (*PurgeRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *PurgeRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PurgeRequest) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *PurgeRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *PurgeRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+type PurgeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Purged        int64                  `protobuf:"varint,1,opt,name=purged,proto3" json:"purged,omitempty"`
+	Failed        []*LetterError         `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
+	More          bool                   `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PurgeResponse) Reset() {
+	*x = PurgeResponse{}
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PurgeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PurgeResponse) ProtoMessage() {}
+
+func (x *PurgeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_deliveries_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PurgeResponse.ProtoReflect.Descriptor instead.
+func (*PurgeResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_deliveries_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PurgeResponse) GetPurged() int64 {
+	if x != nil {
+		return x.Purged
+	}
+	return 0
+}
+
+func (x *PurgeResponse) GetFailed() []*LetterError {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+func (x *PurgeResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
 var File_carillon_v1_deliveries_proto protoreflect.FileDescriptor
 
 const file_carillon_v1_deliveries_proto_rawDesc = "" +
 	"\n" +
-	"\x1ccarillon/v1/deliveries.proto\x12\vcarillon.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x92\x01\n" +
+	"\x1ccarillon/v1/deliveries.proto\x12\vcarillon.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18carillon/v1/timers.proto\"\xdb\x01\n" +
 	"\vWorkRequest\x12,\n" +
 	"\x05start\x18\x01 \x01(\v2\x16.carillon.v1.WorkStartR\x05start\x12\x18\n" +
 	"\acredits\x18\x02 \x01(\x05R\acredits\x12\x12\n" +
 	"\x04acks\x18\x03 \x03(\fR\x04acks\x12'\n" +
-	"\x05nacks\x18\x04 \x03(\v2\x11.carillon.v1.NackR\x05nacks\"W\n" +
+	"\x05nacks\x18\x04 \x03(\v2\x11.carillon.v1.NackR\x05nacks\x12\x18\n" +
+	"\areturns\x18\x05 \x03(\fR\areturns\x12-\n" +
+	"\aextends\x18\x06 \x03(\v2\x13.carillon.v1.ExtendR\aextends\"O\n" +
+	"\x06Extend\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\fR\x05token\x12/\n" +
+	"\x05lease\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05lease\"W\n" +
 	"\tWorkStart\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x16\n" +
-	"\x06worker\x18\x03 \x01(\tR\x06worker\"c\n" +
+	"\x06worker\x18\x03 \x01(\tR\x06worker\"w\n" +
 	"\x04Nack\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x12/\n" +
 	"\x05delay\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x05delay\x12\x14\n" +
-	"\x05error\x18\x03 \x01(\tR\x05error\"\xab\x01\n" +
+	"\x05error\x18\x03 \x01(\tR\x05error\x12\x12\n" +
+	"\x04dead\x18\x04 \x01(\bR\x04dead\"\xab\x01\n" +
 	"\fWorkResponse\x125\n" +
 	"\n" +
 	"deliveries\x18\x01 \x03(\v2\x15.carillon.v1.DeliveryR\n" +
@@ -753,7 +1579,7 @@ const file_carillon_v1_deliveries_proto_rawDesc = "" +
 	"\asettled\x18\x02 \x03(\v2\x14.carillon.v1.SettledR\asettled\x124\n" +
 	"\theartbeat\x18\x03 \x01(\v2\x16.carillon.v1.HeartbeatR\theartbeat\"9\n" +
 	"\tHeartbeat\x12,\n" +
-	"\x03now\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\x95\x05\n" +
+	"\x03now\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x03now\"\xdf\x05\n" +
 	"\bDelivery\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -771,7 +1597,9 @@ const file_carillon_v1_deliveries_proto_rawDesc = "" +
 	"\x05epoch\x18\f \x01(\x03R\x05epoch\x12\x1a\n" +
 	"\brevision\x18\r \x01(\x03R\brevision\x12\x18\n" +
 	"\aattempt\x18\x0e \x01(\x05R\aattempt\x12\x14\n" +
-	"\x05shard\x18\x0f \x01(\x05R\x05shard\x1a:\n" +
+	"\x05shard\x18\x0f \x01(\x05R\x05shard\x12\x12\n" +
+	"\x04last\x18\x10 \x01(\bR\x04last\x124\n" +
+	"\tguarantee\x18\x11 \x01(\x0e2\x16.carillon.v1.GuaranteeR\tguarantee\x1a:\n" +
 	"\fHeadersEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a9\n" +
@@ -787,17 +1615,75 @@ const file_carillon_v1_deliveries_proto_rawDesc = "" +
 	"\vNackRequest\x12'\n" +
 	"\x05nacks\x18\x01 \x03(\v2\x11.carillon.v1.NackR\x05nacks\"@\n" +
 	"\x0eSettleResponse\x12.\n" +
-	"\asettled\x18\x01 \x03(\v2\x14.carillon.v1.SettledR\asettled*}\n" +
+	"\asettled\x18\x01 \x03(\v2\x14.carillon.v1.SettledR\asettled\"?\n" +
+	"\x12ExtendLeaseRequest\x12)\n" +
+	"\x05items\x18\x01 \x03(\v2\x13.carillon.v1.ExtendR\x05items\"F\n" +
+	"\x13ExtendLeaseResponse\x12/\n" +
+	"\aresults\x18\x01 \x03(\v2\x15.carillon.v1.ExtendedR\aresults\"Y\n" +
+	"\bExtended\x12\x14\n" +
+	"\x05token\x18\x01 \x01(\fR\x05token\x127\n" +
+	"\tlease_end\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\bleaseEnd\"z\n" +
+	"\x16ListDeadLettersRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x14\n" +
+	"\x05limit\x18\x03 \x01(\x05R\x05limit\x12\x16\n" +
+	"\x06cursor\x18\x04 \x01(\tR\x06cursor\"m\n" +
+	"\x17ListDeadLettersResponse\x121\n" +
+	"\aletters\x18\x01 \x03(\v2\x17.carillon.v1.DeadLetterR\aletters\x12\x1f\n" +
+	"\vnext_cursor\x18\x02 \x01(\tR\n" +
+	"nextCursor\"\xfa\x01\n" +
+	"\n" +
+	"DeadLetter\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12(\n" +
+	"\x05timer\x18\x02 \x01(\v2\x12.carillon.v1.TimerR\x05timer\x12/\n" +
+	"\x06reason\x18\x03 \x01(\x0e2\x17.carillon.v1.DeadReasonR\x06reason\x12\x1d\n" +
+	"\n" +
+	"last_error\x18\x04 \x01(\tR\tlastError\x12\x1a\n" +
+	"\battempts\x18\x05 \x01(\x05R\battempts\x12.\n" +
+	"\x04died\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x04died\x12\x14\n" +
+	"\x05shard\x18\a \x01(\x05R\x05shard\"w\n" +
+	"\x0eRedriveRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\x12\x14\n" +
+	"\x05queue\x18\x03 \x01(\tR\x05queue\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"s\n" +
+	"\x0fRedriveResponse\x12\x1a\n" +
+	"\bredriven\x18\x01 \x01(\x03R\bredriven\x120\n" +
+	"\x06failed\x18\x02 \x03(\v2\x18.carillon.v1.LetterErrorR\x06failed\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more\"M\n" +
+	"\vLetterError\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12,\n" +
+	"\x05error\x18\x02 \x01(\v2\x16.carillon.v1.ItemErrorR\x05error\"u\n" +
+	"\fPurgeRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\x12\x14\n" +
+	"\x05queue\x18\x03 \x01(\tR\x05queue\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\"m\n" +
+	"\rPurgeResponse\x12\x16\n" +
+	"\x06purged\x18\x01 \x01(\x03R\x06purged\x120\n" +
+	"\x06failed\x18\x02 \x03(\v2\x18.carillon.v1.LetterErrorR\x06failed\x12\x12\n" +
+	"\x04more\x18\x03 \x01(\bR\x04more*}\n" +
 	"\rSettleOutcome\x12\x1e\n" +
 	"\x1aSETTLE_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13SETTLE_OUTCOME_DONE\x10\x01\x12\x18\n" +
 	"\x14SETTLE_OUTCOME_STALE\x10\x02\x12\x19\n" +
-	"\x15SETTLE_OUTCOME_FAILED\x10\x032\xc9\x01\n" +
+	"\x15SETTLE_OUTCOME_FAILED\x10\x03*\\\n" +
+	"\n" +
+	"DeadReason\x12\x1b\n" +
+	"\x17DEAD_REASON_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14DEAD_REASON_ATTEMPTS\x10\x01\x12\x17\n" +
+	"\x13DEAD_REASON_REFUSED\x10\x022\xff\x03\n" +
 	"\n" +
 	"Deliveries\x12?\n" +
 	"\x04Work\x12\x18.carillon.v1.WorkRequest\x1a\x19.carillon.v1.WorkResponse(\x010\x01\x12;\n" +
 	"\x03Ack\x12\x17.carillon.v1.AckRequest\x1a\x1b.carillon.v1.SettleResponse\x12=\n" +
-	"\x04Nack\x12\x18.carillon.v1.NackRequest\x1a\x1b.carillon.v1.SettleResponseBBZ@github.com/carillon-timers/carillon/proto/carillon/v1;carillonv1b\x06proto3"
+	"\x04Nack\x12\x18.carillon.v1.NackRequest\x1a\x1b.carillon.v1.SettleResponse\x12P\n" +
+	"\vExtendLease\x12\x1f.carillon.v1.ExtendLeaseRequest\x1a .carillon.v1.ExtendLeaseResponse\x12\\\n" +
+	"\x0fListDeadLetters\x12#.carillon.v1.ListDeadLettersRequest\x1a$.carillon.v1.ListDeadLettersResponse\x12D\n" +
+	"\aRedrive\x12\x1b.carillon.v1.RedriveRequest\x1a\x1c.carillon.v1.RedriveResponse\x12>\n" +
+	"\x05Purge\x12\x19.carillon.v1.PurgeRequest\x1a\x1a.carillon.v1.PurgeResponseBBZ@github.com/carillon-timers/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
 	file_carillon_v1_deliveries_proto_rawDescOnce sync.Once
@@ -811,52 +1697,89 @@ func file_carillon_v1_deliveries_proto_rawDescGZIP() []byte {
 	return file_carillon_v1_deliveries_proto_rawDescData
 }
 
-var file_carillon_v1_deliveries_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_carillon_v1_deliveries_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_carillon_v1_deliveries_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_carillon_v1_deliveries_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_carillon_v1_deliveries_proto_goTypes = []any{
-	(SettleOutcome)(0),            // 0: carillon.v1.SettleOutcome
-	(*WorkRequest)(nil),           // 1: carillon.v1.WorkRequest
-	(*WorkStart)(nil),             // 2: carillon.v1.WorkStart
-	(*Nack)(nil),                  // 3: carillon.v1.Nack
-	(*WorkResponse)(nil),          // 4: carillon.v1.WorkResponse
-	(*Heartbeat)(nil),             // 5: carillon.v1.Heartbeat
-	(*Delivery)(nil),              // 6: carillon.v1.Delivery
-	(*Settled)(nil),               // 7: carillon.v1.Settled
-	(*AckRequest)(nil),            // 8: carillon.v1.AckRequest
-	(*NackRequest)(nil),           // 9: carillon.v1.NackRequest
-	(*SettleResponse)(nil),        // 10: carillon.v1.SettleResponse
-	nil,                           // 11: carillon.v1.Delivery.HeadersEntry
-	nil,                           // 12: carillon.v1.Delivery.LabelsEntry
-	(*durationpb.Duration)(nil),   // 13: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 14: google.protobuf.Timestamp
+	(SettleOutcome)(0),              // 0: carillon.v1.SettleOutcome
+	(DeadReason)(0),                 // 1: carillon.v1.DeadReason
+	(*WorkRequest)(nil),             // 2: carillon.v1.WorkRequest
+	(*Extend)(nil),                  // 3: carillon.v1.Extend
+	(*WorkStart)(nil),               // 4: carillon.v1.WorkStart
+	(*Nack)(nil),                    // 5: carillon.v1.Nack
+	(*WorkResponse)(nil),            // 6: carillon.v1.WorkResponse
+	(*Heartbeat)(nil),               // 7: carillon.v1.Heartbeat
+	(*Delivery)(nil),                // 8: carillon.v1.Delivery
+	(*Settled)(nil),                 // 9: carillon.v1.Settled
+	(*AckRequest)(nil),              // 10: carillon.v1.AckRequest
+	(*NackRequest)(nil),             // 11: carillon.v1.NackRequest
+	(*SettleResponse)(nil),          // 12: carillon.v1.SettleResponse
+	(*ExtendLeaseRequest)(nil),      // 13: carillon.v1.ExtendLeaseRequest
+	(*ExtendLeaseResponse)(nil),     // 14: carillon.v1.ExtendLeaseResponse
+	(*Extended)(nil),                // 15: carillon.v1.Extended
+	(*ListDeadLettersRequest)(nil),  // 16: carillon.v1.ListDeadLettersRequest
+	(*ListDeadLettersResponse)(nil), // 17: carillon.v1.ListDeadLettersResponse
+	(*DeadLetter)(nil),              // 18: carillon.v1.DeadLetter
+	(*RedriveRequest)(nil),          // 19: carillon.v1.RedriveRequest
+	(*RedriveResponse)(nil),         // 20: carillon.v1.RedriveResponse
+	(*LetterError)(nil),             // 21: carillon.v1.LetterError
+	(*PurgeRequest)(nil),            // 22: carillon.v1.PurgeRequest
+	(*PurgeResponse)(nil),           // 23: carillon.v1.PurgeResponse
+	nil,                             // 24: carillon.v1.Delivery.HeadersEntry
+	nil,                             // 25: carillon.v1.Delivery.LabelsEntry
+	(*durationpb.Duration)(nil),     // 26: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil),   // 27: google.protobuf.Timestamp
+	(Guarantee)(0),                  // 28: carillon.v1.Guarantee
+	(*Timer)(nil),                   // 29: carillon.v1.Timer
+	(*ItemError)(nil),               // 30: carillon.v1.ItemError
 }
 var file_carillon_v1_deliveries_proto_depIdxs = []int32{
-	2,  // 0: carillon.v1.WorkRequest.start:type_name -> carillon.v1.WorkStart
-	3,  // 1: carillon.v1.WorkRequest.nacks:type_name -> carillon.v1.Nack
-	13, // 2: carillon.v1.Nack.delay:type_name -> google.protobuf.Duration
-	6,  // 3: carillon.v1.WorkResponse.deliveries:type_name -> carillon.v1.Delivery
-	7,  // 4: carillon.v1.WorkResponse.settled:type_name -> carillon.v1.Settled
-	5,  // 5: carillon.v1.WorkResponse.heartbeat:type_name -> carillon.v1.Heartbeat
-	14, // 6: carillon.v1.Heartbeat.now:type_name -> google.protobuf.Timestamp
-	11, // 7: carillon.v1.Delivery.headers:type_name -> carillon.v1.Delivery.HeadersEntry
-	12, // 8: carillon.v1.Delivery.labels:type_name -> carillon.v1.Delivery.LabelsEntry
-	14, // 9: carillon.v1.Delivery.due:type_name -> google.protobuf.Timestamp
-	14, // 10: carillon.v1.Delivery.handed_out:type_name -> google.protobuf.Timestamp
-	14, // 11: carillon.v1.Delivery.lease_end:type_name -> google.protobuf.Timestamp
-	0,  // 12: carillon.v1.Settled.outcome:type_name -> carillon.v1.SettleOutcome
-	3,  // 13: carillon.v1.NackRequest.nacks:type_name -> carillon.v1.Nack
-	7,  // 14: carillon.v1.SettleResponse.settled:type_name -> carillon.v1.Settled
-	1,  // 15: carillon.v1.Deliveries.Work:input_type -> carillon.v1.WorkRequest
-	8,  // 16: carillon.v1.Deliveries.Ack:input_type -> carillon.v1.AckRequest
-	9,  // 17: carillon.v1.Deliveries.Nack:input_type -> carillon.v1.NackRequest
-	4,  // 18: carillon.v1.Deliveries.Work:output_type -> carillon.v1.WorkResponse
-	10, // 19: carillon.v1.Deliveries.Ack:output_type -> carillon.v1.SettleResponse
-	10, // 20: carillon.v1.Deliveries.Nack:output_type -> carillon.v1.SettleResponse
-	18, // [18:21] is the sub-list for method output_type
-	15, // [15:18] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	4,  // 0: carillon.v1.WorkRequest.start:type_name -> carillon.v1.WorkStart
+	5,  // 1: carillon.v1.WorkRequest.nacks:type_name -> carillon.v1.Nack
+	3,  // 2: carillon.v1.WorkRequest.extends:type_name -> carillon.v1.Extend
+	26, // 3: carillon.v1.Extend.lease:type_name -> google.protobuf.Duration
+	26, // 4: carillon.v1.Nack.delay:type_name -> google.protobuf.Duration
+	8,  // 5: carillon.v1.WorkResponse.deliveries:type_name -> carillon.v1.Delivery
+	9,  // 6: carillon.v1.WorkResponse.settled:type_name -> carillon.v1.Settled
+	7,  // 7: carillon.v1.WorkResponse.heartbeat:type_name -> carillon.v1.Heartbeat
+	27, // 8: carillon.v1.Heartbeat.now:type_name -> google.protobuf.Timestamp
+	24, // 9: carillon.v1.Delivery.headers:type_name -> carillon.v1.Delivery.HeadersEntry
+	25, // 10: carillon.v1.Delivery.labels:type_name -> carillon.v1.Delivery.LabelsEntry
+	27, // 11: carillon.v1.Delivery.due:type_name -> google.protobuf.Timestamp
+	27, // 12: carillon.v1.Delivery.handed_out:type_name -> google.protobuf.Timestamp
+	27, // 13: carillon.v1.Delivery.lease_end:type_name -> google.protobuf.Timestamp
+	28, // 14: carillon.v1.Delivery.guarantee:type_name -> carillon.v1.Guarantee
+	0,  // 15: carillon.v1.Settled.outcome:type_name -> carillon.v1.SettleOutcome
+	5,  // 16: carillon.v1.NackRequest.nacks:type_name -> carillon.v1.Nack
+	9,  // 17: carillon.v1.SettleResponse.settled:type_name -> carillon.v1.Settled
+	3,  // 18: carillon.v1.ExtendLeaseRequest.items:type_name -> carillon.v1.Extend
+	15, // 19: carillon.v1.ExtendLeaseResponse.results:type_name -> carillon.v1.Extended
+	27, // 20: carillon.v1.Extended.lease_end:type_name -> google.protobuf.Timestamp
+	18, // 21: carillon.v1.ListDeadLettersResponse.letters:type_name -> carillon.v1.DeadLetter
+	29, // 22: carillon.v1.DeadLetter.timer:type_name -> carillon.v1.Timer
+	1,  // 23: carillon.v1.DeadLetter.reason:type_name -> carillon.v1.DeadReason
+	27, // 24: carillon.v1.DeadLetter.died:type_name -> google.protobuf.Timestamp
+	21, // 25: carillon.v1.RedriveResponse.failed:type_name -> carillon.v1.LetterError
+	30, // 26: carillon.v1.LetterError.error:type_name -> carillon.v1.ItemError
+	21, // 27: carillon.v1.PurgeResponse.failed:type_name -> carillon.v1.LetterError
+	2,  // 28: carillon.v1.Deliveries.Work:input_type -> carillon.v1.WorkRequest
+	10, // 29: carillon.v1.Deliveries.Ack:input_type -> carillon.v1.AckRequest
+	11, // 30: carillon.v1.Deliveries.Nack:input_type -> carillon.v1.NackRequest
+	13, // 31: carillon.v1.Deliveries.ExtendLease:input_type -> carillon.v1.ExtendLeaseRequest
+	16, // 32: carillon.v1.Deliveries.ListDeadLetters:input_type -> carillon.v1.ListDeadLettersRequest
+	19, // 33: carillon.v1.Deliveries.Redrive:input_type -> carillon.v1.RedriveRequest
+	22, // 34: carillon.v1.Deliveries.Purge:input_type -> carillon.v1.PurgeRequest
+	6,  // 35: carillon.v1.Deliveries.Work:output_type -> carillon.v1.WorkResponse
+	12, // 36: carillon.v1.Deliveries.Ack:output_type -> carillon.v1.SettleResponse
+	12, // 37: carillon.v1.Deliveries.Nack:output_type -> carillon.v1.SettleResponse
+	14, // 38: carillon.v1.Deliveries.ExtendLease:output_type -> carillon.v1.ExtendLeaseResponse
+	17, // 39: carillon.v1.Deliveries.ListDeadLetters:output_type -> carillon.v1.ListDeadLettersResponse
+	20, // 40: carillon.v1.Deliveries.Redrive:output_type -> carillon.v1.RedriveResponse
+	23, // 41: carillon.v1.Deliveries.Purge:output_type -> carillon.v1.PurgeResponse
+	35, // [35:42] is the sub-list for method output_type
+	28, // [28:35] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_deliveries_proto_init() }
@@ -864,13 +1787,14 @@ func file_carillon_v1_deliveries_proto_init() {
 	if File_carillon_v1_deliveries_proto != nil {
 		return
 	}
+	file_carillon_v1_timers_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_deliveries_proto_rawDesc), len(file_carillon_v1_deliveries_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   12,
+			NumEnums:      2,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,9 +21,13 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Deliveries_Work_FullMethodName = "/carillon.v1.Deliveries/Work"
-	Deliveries_Ack_FullMethodName  = "/carillon.v1.Deliveries/Ack"
-	Deliveries_Nack_FullMethodName = "/carillon.v1.Deliveries/Nack"
+	Deliveries_Work_FullMethodName            = "/carillon.v1.Deliveries/Work"
+	Deliveries_Ack_FullMethodName             = "/carillon.v1.Deliveries/Ack"
+	Deliveries_Nack_FullMethodName            = "/carillon.v1.Deliveries/Nack"
+	Deliveries_ExtendLease_FullMethodName     = "/carillon.v1.Deliveries/ExtendLease"
+	Deliveries_ListDeadLetters_FullMethodName = "/carillon.v1.Deliveries/ListDeadLetters"
+	Deliveries_Redrive_FullMethodName         = "/carillon.v1.Deliveries/Redrive"
+	Deliveries_Purge_FullMethodName           = "/carillon.v1.Deliveries/Purge"
 )
 
 // DeliveriesClient is the client API for Deliveries service.
@@ -40,6 +44,15 @@ type DeliveriesClient interface {
 	Ack(ctx context.Context, in *AckRequest, opts ...grpc.CallOption) (*SettleResponse, error)
 	// Nack settles deliveries as failed, through any node.
 	Nack(ctx context.Context, in *NackRequest, opts ...grpc.CallOption) (*SettleResponse, error)
+	// ExtendLease gives deliveries more time, through any node. A change of leader ends every lease.
+	ExtendLease(ctx context.Context, in *ExtendLeaseRequest, opts ...grpc.CallOption) (*ExtendLeaseResponse, error)
+	// ListDeadLetters lists the dead letters of a namespace, shard by shard in the order in which they died, page by page.
+	ListDeadLetters(ctx context.Context, in *ListDeadLettersRequest, opts ...grpc.CallOption) (*ListDeadLettersResponse, error)
+	// Redrive makes dead letters timers again: due at once, without failed attempts, under their own ID; a due time of a
+	// repeat that lives on under the ID that OVERLAP_ALLOW would give it. One whose ID is taken stays dead.
+	Redrive(ctx context.Context, in *RedriveRequest, opts ...grpc.CallOption) (*RedriveResponse, error)
+	// Purge throws dead letters away.
+	Purge(ctx context.Context, in *PurgeRequest, opts ...grpc.CallOption) (*PurgeResponse, error)
 }
 
 type deliveriesClient struct {
@@ -83,6 +96,46 @@ func (c *deliveriesClient) Nack(ctx context.Context, in *NackRequest, opts ...gr
 	return out, nil
 }
 
+func (c *deliveriesClient) ExtendLease(ctx context.Context, in *ExtendLeaseRequest, opts ...grpc.CallOption) (*ExtendLeaseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExtendLeaseResponse)
+	err := c.cc.Invoke(ctx, Deliveries_ExtendLease_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *deliveriesClient) ListDeadLetters(ctx context.Context, in *ListDeadLettersRequest, opts ...grpc.CallOption) (*ListDeadLettersResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListDeadLettersResponse)
+	err := c.cc.Invoke(ctx, Deliveries_ListDeadLetters_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *deliveriesClient) Redrive(ctx context.Context, in *RedriveRequest, opts ...grpc.CallOption) (*RedriveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RedriveResponse)
+	err := c.cc.Invoke(ctx, Deliveries_Redrive_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *deliveriesClient) Purge(ctx context.Context, in *PurgeRequest, opts ...grpc.CallOption) (*PurgeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PurgeResponse)
+	err := c.cc.Invoke(ctx, Deliveries_Purge_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // DeliveriesServer is the server API for Deliveries service.
 // All implementations must embed UnimplementedDeliveriesServer
 // for forward compatibility.
@@ -97,6 +150,15 @@ type DeliveriesServer interface {
 	Ack(context.Context, *AckRequest) (*SettleResponse, error)
 	// Nack settles deliveries as failed, through any node.
 	Nack(context.Context, *NackRequest) (*SettleResponse, error)
+	// ExtendLease gives deliveries more time, through any node. A change of leader ends every lease.
+	ExtendLease(context.Context, *ExtendLeaseRequest) (*ExtendLeaseResponse, error)
+	// ListDeadLetters lists the dead letters of a namespace, shard by shard in the order in which they died, page by page.
+	ListDeadLetters(context.Context, *ListDeadLettersRequest) (*ListDeadLettersResponse, error)
+	// Redrive makes dead letters timers again: due at once, without failed attempts, under their own ID; a due time of a
+	// repeat that lives on under the ID that OVERLAP_ALLOW would give it. One whose ID is taken stays dead.
+	Redrive(context.Context, *RedriveRequest) (*RedriveResponse, error)
+	// Purge throws dead letters away.
+	Purge(context.Context, *PurgeRequest) (*PurgeResponse, error)
 	mustEmbedUnimplementedDeliveriesServer()
 }
 
@@ -115,6 +177,18 @@ func (UnimplementedDeliveriesServer) Ack(context.Context, *AckRequest) (*SettleR
 }
 func (UnimplementedDeliveriesServer) Nack(context.Context, *NackRequest) (*SettleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Nack not implemented")
+}
+func (UnimplementedDeliveriesServer) ExtendLease(context.Context, *ExtendLeaseRequest) (*ExtendLeaseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ExtendLease not implemented")
+}
+func (UnimplementedDeliveriesServer) ListDeadLetters(context.Context, *ListDeadLettersRequest) (*ListDeadLettersResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListDeadLetters not implemented")
+}
+func (UnimplementedDeliveriesServer) Redrive(context.Context, *RedriveRequest) (*RedriveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Redrive not implemented")
+}
+func (UnimplementedDeliveriesServer) Purge(context.Context, *PurgeRequest) (*PurgeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Purge not implemented")
 }
 func (UnimplementedDeliveriesServer) mustEmbedUnimplementedDeliveriesServer() {}
 func (UnimplementedDeliveriesServer) testEmbeddedByValue()                    {}
@@ -180,6 +254,78 @@ func _Deliveries_Nack_Handler(srv interface{}, ctx context.Context, dec func(int
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Deliveries_ExtendLease_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExtendLeaseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DeliveriesServer).ExtendLease(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Deliveries_ExtendLease_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DeliveriesServer).ExtendLease(ctx, req.(*ExtendLeaseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Deliveries_ListDeadLetters_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListDeadLettersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DeliveriesServer).ListDeadLetters(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Deliveries_ListDeadLetters_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DeliveriesServer).ListDeadLetters(ctx, req.(*ListDeadLettersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Deliveries_Redrive_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RedriveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DeliveriesServer).Redrive(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Deliveries_Redrive_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DeliveriesServer).Redrive(ctx, req.(*RedriveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Deliveries_Purge_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PurgeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DeliveriesServer).Purge(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Deliveries_Purge_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DeliveriesServer).Purge(ctx, req.(*PurgeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Deliveries_ServiceDesc is the grpc.ServiceDesc for Deliveries service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -194,6 +340,22 @@ var Deliveries_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Nack",
 			Handler:    _Deliveries_Nack_Handler,
+		},
+		{
+			MethodName: "ExtendLease",
+			Handler:    _Deliveries_ExtendLease_Handler,
+		},
+		{
+			MethodName: "ListDeadLetters",
+			Handler:    _Deliveries_ListDeadLetters_Handler,
+		},
+		{
+			MethodName: "Redrive",
+			Handler:    _Deliveries_Redrive_Handler,
+		},
+		{
+			MethodName: "Purge",
+			Handler:    _Deliveries_Purge_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -75,6 +75,121 @@ func (Guarantee) EnumDescriptor() ([]byte, []int) {
 	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{0}
 }
 
+// Misfire says what becomes of due times that passed while nobody could fire or take them.
+type Misfire int32
+
+const (
+	// Unspecified is ONE.
+	Misfire_MISFIRE_UNSPECIFIED Misfire = 0
+	// One fires once for all that were missed: the newest of them.
+	Misfire_MISFIRE_ONE Misfire = 1
+	// None fires nothing that is more than max_lateness (1 s if that is unset) late.
+	Misfire_MISFIRE_NONE Misfire = 2
+	// All fires each that was missed, one after the other, but no more than the newest max_catch_up.
+	Misfire_MISFIRE_ALL Misfire = 3
+)
+
+// Enum value maps for Misfire.
+var (
+	Misfire_name = map[int32]string{
+		0: "MISFIRE_UNSPECIFIED",
+		1: "MISFIRE_ONE",
+		2: "MISFIRE_NONE",
+		3: "MISFIRE_ALL",
+	}
+	Misfire_value = map[string]int32{
+		"MISFIRE_UNSPECIFIED": 0,
+		"MISFIRE_ONE":         1,
+		"MISFIRE_NONE":        2,
+		"MISFIRE_ALL":         3,
+	}
+)
+
+func (x Misfire) Enum() *Misfire {
+	p := new(Misfire)
+	*p = x
+	return p
+}
+
+func (x Misfire) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Misfire) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_v1_timers_proto_enumTypes[1].Descriptor()
+}
+
+func (Misfire) Type() protoreflect.EnumType {
+	return &file_carillon_v1_timers_proto_enumTypes[1]
+}
+
+func (x Misfire) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Misfire.Descriptor instead.
+func (Misfire) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{1}
+}
+
+// Overlap says what becomes of a due time that comes while the delivery of the one before is not settled.
+type Overlap int32
+
+const (
+	// Unspecified is SKIP.
+	Overlap_OVERLAP_UNSPECIFIED Overlap = 0
+	// Skip drops it.
+	Overlap_OVERLAP_SKIP Overlap = 1
+	// One keeps the newest and fires it when the delivery before is settled.
+	Overlap_OVERLAP_ONE Overlap = 2
+	// Allow makes each due time a timer of its own: with the ID "ID@MILLIS" if the ID has a hash tag, else "{ID}@MILLIS" (Unix
+	// milliseconds of the due time). It is accepted at the due time, so it fires a commit later.
+	Overlap_OVERLAP_ALLOW Overlap = 3
+)
+
+// Enum value maps for Overlap.
+var (
+	Overlap_name = map[int32]string{
+		0: "OVERLAP_UNSPECIFIED",
+		1: "OVERLAP_SKIP",
+		2: "OVERLAP_ONE",
+		3: "OVERLAP_ALLOW",
+	}
+	Overlap_value = map[string]int32{
+		"OVERLAP_UNSPECIFIED": 0,
+		"OVERLAP_SKIP":        1,
+		"OVERLAP_ONE":         2,
+		"OVERLAP_ALLOW":       3,
+	}
+)
+
+func (x Overlap) Enum() *Overlap {
+	p := new(Overlap)
+	*p = x
+	return p
+}
+
+func (x Overlap) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Overlap) Descriptor() protoreflect.EnumDescriptor {
+	return file_carillon_v1_timers_proto_enumTypes[2].Descriptor()
+}
+
+func (Overlap) Type() protoreflect.EnumType {
+	return &file_carillon_v1_timers_proto_enumTypes[2]
+}
+
+func (x Overlap) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Overlap.Descriptor instead.
+func (Overlap) EnumDescriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{2}
+}
+
 // State is how far a timer has come.
 type State int32
 
@@ -88,6 +203,12 @@ const (
 	State_STATE_FIRED State = 3
 	// Cancelled: taken away by Cancel; kept for the retention.
 	State_STATE_CANCELLED State = 4
+	// Paused: does not fire until Resume.
+	State_STATE_PAUSED State = 5
+	// Dead: its last attempt failed, or its consumer refused it for good; a dead letter keeps it.
+	State_STATE_DEAD State = 6
+	// Expired: its expiry passed before it was settled; kept for the retention.
+	State_STATE_EXPIRED State = 7
 )
 
 // Enum value maps for State.
@@ -98,6 +219,9 @@ var (
 		2: "STATE_FIRING",
 		3: "STATE_FIRED",
 		4: "STATE_CANCELLED",
+		5: "STATE_PAUSED",
+		6: "STATE_DEAD",
+		7: "STATE_EXPIRED",
 	}
 	State_value = map[string]int32{
 		"STATE_UNSPECIFIED": 0,
@@ -105,6 +229,9 @@ var (
 		"STATE_FIRING":      2,
 		"STATE_FIRED":       3,
 		"STATE_CANCELLED":   4,
+		"STATE_PAUSED":      5,
+		"STATE_DEAD":        6,
+		"STATE_EXPIRED":     7,
 	}
 )
 
@@ -119,11 +246,11 @@ func (x State) String() string {
 }
 
 func (State) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_v1_timers_proto_enumTypes[1].Descriptor()
+	return file_carillon_v1_timers_proto_enumTypes[3].Descriptor()
 }
 
 func (State) Type() protoreflect.EnumType {
-	return &file_carillon_v1_timers_proto_enumTypes[1]
+	return &file_carillon_v1_timers_proto_enumTypes[3]
 }
 
 func (x State) Number() protoreflect.EnumNumber {
@@ -132,7 +259,7 @@ func (x State) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use State.Descriptor instead.
 func (State) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{1}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{3}
 }
 
 // IfExists says what Schedule does when a pending timer has the ID already.
@@ -176,11 +303,11 @@ func (x IfExists) String() string {
 }
 
 func (IfExists) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_v1_timers_proto_enumTypes[2].Descriptor()
+	return file_carillon_v1_timers_proto_enumTypes[4].Descriptor()
 }
 
 func (IfExists) Type() protoreflect.EnumType {
-	return &file_carillon_v1_timers_proto_enumTypes[2]
+	return &file_carillon_v1_timers_proto_enumTypes[4]
 }
 
 func (x IfExists) Number() protoreflect.EnumNumber {
@@ -189,7 +316,7 @@ func (x IfExists) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use IfExists.Descriptor instead.
 func (IfExists) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{2}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{4}
 }
 
 // CancelOutcome has three answers; a timer that is not known is the error NOT_FOUND.
@@ -233,11 +360,11 @@ func (x CancelOutcome) String() string {
 }
 
 func (CancelOutcome) Descriptor() protoreflect.EnumDescriptor {
-	return file_carillon_v1_timers_proto_enumTypes[3].Descriptor()
+	return file_carillon_v1_timers_proto_enumTypes[5].Descriptor()
 }
 
 func (CancelOutcome) Type() protoreflect.EnumType {
-	return &file_carillon_v1_timers_proto_enumTypes[3]
+	return &file_carillon_v1_timers_proto_enumTypes[5]
 }
 
 func (x CancelOutcome) Number() protoreflect.EnumNumber {
@@ -246,7 +373,7 @@ func (x CancelOutcome) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CancelOutcome.Descriptor instead.
 func (CancelOutcome) EnumDescriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{3}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{5}
 }
 
 // Timer is what a client schedules.
@@ -281,14 +408,15 @@ type Timer struct {
 	Labels map[string]string `protobuf:"bytes,10,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Retry says how deliveries are repeated; unset fields take the defaults.
 	Retry *RetryPolicy `protobuf:"bytes,11,opt,name=retry,proto3" json:"retry,omitempty"`
-	// Repeat makes the timer fire again and again. Not supported yet: a valid one is answered NOT_SUPPORTED. Preview shows
-	// its due times.
+	// Repeat makes the timer fire again and again. Then when may be unset (the first due time is the repeat's own), or is the first due time.
 	Repeat *Repeat `protobuf:"bytes,12,opt,name=repeat,proto3" json:"repeat,omitempty"`
-	// Window spreads the due time inside it. Not supported yet.
+	// Window lets the leader place each due time where the fewest timers are, at most so much later; up to 24 h.
 	Window *durationpb.Duration `protobuf:"bytes,13,opt,name=window,proto3" json:"window,omitempty"`
-	// Expiry is the instant after which a delivery is of no use. Not supported yet.
+	// Expiry is the instant after which a delivery is of no use: the timer then ends as EXPIRED. After the due time, and at most
+	// 100 years ahead.
 	Expiry *timestamppb.Timestamp `protobuf:"bytes,14,opt,name=expiry,proto3" json:"expiry,omitempty"`
-	// Guarantee chooses between at-least-once (the default) and at-most-once (not supported yet).
+	// Guarantee chooses between at-least-once (the default) and at-most-once, whose completion is on a majority before it is handed
+	// out: no answer is awaited, and it is never tried again. Not with max_attempts over 1.
 	Guarantee     Guarantee `protobuf:"varint,15,opt,name=guarantee,proto3,enum=carillon.v1.Guarantee" json:"guarantee,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -479,7 +607,8 @@ type Timer_Queue struct {
 }
 
 type Timer_Webhook struct {
-	// Webhook is an http or https URL. Not supported yet.
+	// Webhook is an http or https URL, at most 2,048 bytes, to which each delivery is posted. Its host must be allowed by the
+	// servers' configuration if it is an address that is not public.
 	Webhook string `protobuf:"bytes,6,opt,name=webhook,proto3,oneof"`
 }
 
@@ -498,8 +627,7 @@ type RetryPolicy struct {
 	MaxBackoff *durationpb.Duration `protobuf:"bytes,3,opt,name=max_backoff,json=maxBackoff,proto3" json:"max_backoff,omitempty"`
 	// Multiplier makes each wait longer than the last, 1 to 100; 2 by default.
 	Multiplier float64 `protobuf:"fixed64,4,opt,name=multiplier,proto3" json:"multiplier,omitempty"`
-	// MaxAttempts sends the timer to the dead letters after so many attempts; 0 means no limit. Other values are not
-	// supported yet.
+	// MaxAttempts sends the timer to the dead letters after so many attempts, up to 1,000,000; 0 means no limit.
 	MaxAttempts   int32 `protobuf:"varint,5,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -570,7 +698,7 @@ func (x *RetryPolicy) GetMaxAttempts() int32 {
 	return 0
 }
 
-// Repeat describes a repeating timer. Not supported yet but by Preview.
+// Repeat describes a repeating timer.
 type Repeat struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Rule:
@@ -587,8 +715,14 @@ type Repeat struct {
 	Start *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=start,proto3" json:"start,omitempty"`
 	// End is the latest due time, not before start.
 	End *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=end,proto3" json:"end,omitempty"`
-	// MaxCount ends the repeat after so many due times; 0 means no limit.
-	MaxCount      int64 `protobuf:"varint,7,opt,name=max_count,json=maxCount,proto3" json:"max_count,omitempty"`
+	// MaxCount ends the repeat after so many due times that were fired; 0 means no limit.
+	MaxCount int64   `protobuf:"varint,7,opt,name=max_count,json=maxCount,proto3" json:"max_count,omitempty"`
+	Misfire  Misfire `protobuf:"varint,8,opt,name=misfire,proto3,enum=carillon.v1.Misfire" json:"misfire,omitempty"`
+	// MaxCatchUp is for MISFIRE_ALL: 1 to 1,000; 0 means 1.
+	MaxCatchUp int32 `protobuf:"varint,9,opt,name=max_catch_up,json=maxCatchUp,proto3" json:"max_catch_up,omitempty"`
+	// MaxLateness drops due times that are later than that; unset means no bound.
+	MaxLateness   *durationpb.Duration `protobuf:"bytes,10,opt,name=max_lateness,json=maxLateness,proto3" json:"max_lateness,omitempty"`
+	Overlap       Overlap              `protobuf:"varint,11,opt,name=overlap,proto3,enum=carillon.v1.Overlap" json:"overlap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -683,6 +817,34 @@ func (x *Repeat) GetMaxCount() int64 {
 	return 0
 }
 
+func (x *Repeat) GetMisfire() Misfire {
+	if x != nil {
+		return x.Misfire
+	}
+	return Misfire_MISFIRE_UNSPECIFIED
+}
+
+func (x *Repeat) GetMaxCatchUp() int32 {
+	if x != nil {
+		return x.MaxCatchUp
+	}
+	return 0
+}
+
+func (x *Repeat) GetMaxLateness() *durationpb.Duration {
+	if x != nil {
+		return x.MaxLateness
+	}
+	return nil
+}
+
+func (x *Repeat) GetOverlap() Overlap {
+	if x != nil {
+		return x.Overlap
+	}
+	return Overlap_OVERLAP_UNSPECIFIED
+}
+
 type isRepeat_Rule interface {
 	isRepeat_Rule()
 }
@@ -724,7 +886,11 @@ type TimerStatus struct {
 	// LastError is what the last failed attempt said, at most 1 KiB.
 	LastError string `protobuf:"bytes,7,opt,name=last_error,json=lastError,proto3" json:"last_error,omitempty"`
 	// Shard holds the timer.
-	Shard         int32 `protobuf:"varint,8,opt,name=shard,proto3" json:"shard,omitempty"`
+	Shard int32 `protobuf:"varint,8,opt,name=shard,proto3" json:"shard,omitempty"`
+	// Fired counts the due times of a repeat that were fired.
+	Fired int64 `protobuf:"varint,9,opt,name=fired,proto3" json:"fired,omitempty"`
+	// TimeLeft is set while the timer is paused and frozen: how long after Resume it is due.
+	TimeLeft      *durationpb.Duration `protobuf:"bytes,10,opt,name=time_left,json=timeLeft,proto3" json:"time_left,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -813,6 +979,20 @@ func (x *TimerStatus) GetShard() int32 {
 		return x.Shard
 	}
 	return 0
+}
+
+func (x *TimerStatus) GetFired() int64 {
+	if x != nil {
+		return x.Fired
+	}
+	return 0
+}
+
+func (x *TimerStatus) GetTimeLeft() *durationpb.Duration {
+	if x != nil {
+		return x.TimeLeft
+	}
+	return nil
 }
 
 type ScheduleRequest struct {
@@ -956,8 +1136,11 @@ func (x *ScheduleResponse) GetShard() int32 {
 }
 
 type ScheduleBatchRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Items         []*ScheduleRequest     `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Items []*ScheduleRequest     `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// Atomic: all or none. All IDs must be different, share a hash tag, and be of one namespace; the error of the call is that of the first item that
+	// fails, with the metadata item.
+	Atomic        bool `protobuf:"varint,2,opt,name=atomic,proto3" json:"atomic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -997,6 +1180,13 @@ func (x *ScheduleBatchRequest) GetItems() []*ScheduleRequest {
 		return x.Items
 	}
 	return nil
+}
+
+func (x *ScheduleBatchRequest) GetAtomic() bool {
+	if x != nil {
+		return x.Atomic
+	}
+	return false
 }
 
 type ScheduleBatchResponse struct {
@@ -1299,7 +1489,8 @@ type ListRequest struct {
 	// Limit is the most timers of the page, 1 to 1,000; 0 means 100. A page also ends at 1 MiB.
 	Limit int32 `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
 	// Cursor is next_cursor of the page before; empty starts. It is the last ID seen: it stays good when that timer is gone.
-	Cursor        string `protobuf:"bytes,4,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	Cursor        string  `protobuf:"bytes,4,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	Filter        *Filter `protobuf:"bytes,5,opt,name=filter,proto3" json:"filter,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1362,6 +1553,198 @@ func (x *ListRequest) GetCursor() string {
 	return ""
 }
 
+func (x *ListRequest) GetFilter() *Filter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+// Filter chooses timers; all that is set must fit.
+type Filter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Labels that a timer must have, with these values.
+	Labels map[string]string `protobuf:"bytes,1,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// States are PENDING, FIRING and PAUSED; none means all of them.
+	States []State `protobuf:"varint,2,rep,packed,name=states,proto3,enum=carillon.v1.State" json:"states,omitempty"`
+	// DueFrom and due_before bound the next due time: from the first, before the second.
+	DueFrom   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=due_from,json=dueFrom,proto3" json:"due_from,omitempty"`
+	DueBefore *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=due_before,json=dueBefore,proto3" json:"due_before,omitempty"`
+	// Queue that a timer must be for; empty means any target.
+	Queue         string `protobuf:"bytes,5,opt,name=queue,proto3" json:"queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Filter) Reset() {
+	*x = Filter{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Filter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Filter) ProtoMessage() {}
+
+func (x *Filter) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Filter.ProtoReflect.Descriptor instead.
+func (*Filter) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *Filter) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Filter) GetStates() []State {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *Filter) GetDueFrom() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DueFrom
+	}
+	return nil
+}
+
+func (x *Filter) GetDueBefore() *timestamppb.Timestamp {
+	if x != nil {
+		return x.DueBefore
+	}
+	return nil
+}
+
+func (x *Filter) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+type CountRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	Filter        *Filter                `protobuf:"bytes,3,opt,name=filter,proto3" json:"filter,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountRequest) Reset() {
+	*x = CountRequest{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountRequest) ProtoMessage() {}
+
+func (x *CountRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountRequest.ProtoReflect.Descriptor instead.
+func (*CountRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *CountRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *CountRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *CountRequest) GetFilter() *Filter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+type CountResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Count         int64                  `protobuf:"varint,1,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CountResponse) Reset() {
+	*x = CountResponse{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CountResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CountResponse) ProtoMessage() {}
+
+func (x *CountResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CountResponse.ProtoReflect.Descriptor instead.
+func (*CountResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *CountResponse) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 type ListResponse struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Timers []*TimerStatus         `protobuf:"bytes,1,rep,name=timers,proto3" json:"timers,omitempty"`
@@ -1373,7 +1756,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[13]
+	mi := &file_carillon_v1_timers_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1385,7 +1768,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[13]
+	mi := &file_carillon_v1_timers_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1398,7 +1781,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{13}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListResponse) GetTimers() []*TimerStatus {
@@ -1427,7 +1810,7 @@ type CancelRequest struct {
 
 func (x *CancelRequest) Reset() {
 	*x = CancelRequest{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[14]
+	mi := &file_carillon_v1_timers_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1439,7 +1822,7 @@ func (x *CancelRequest) String() string {
 func (*CancelRequest) ProtoMessage() {}
 
 func (x *CancelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[14]
+	mi := &file_carillon_v1_timers_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1452,7 +1835,7 @@ func (x *CancelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelRequest.ProtoReflect.Descriptor instead.
 func (*CancelRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{14}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *CancelRequest) GetNamespace() string {
@@ -1493,7 +1876,7 @@ type CancelResponse struct {
 
 func (x *CancelResponse) Reset() {
 	*x = CancelResponse{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[15]
+	mi := &file_carillon_v1_timers_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1505,7 +1888,7 @@ func (x *CancelResponse) String() string {
 func (*CancelResponse) ProtoMessage() {}
 
 func (x *CancelResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[15]
+	mi := &file_carillon_v1_timers_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1518,7 +1901,7 @@ func (x *CancelResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResponse.ProtoReflect.Descriptor instead.
 func (*CancelResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{15}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CancelResponse) GetOutcome() CancelOutcome {
@@ -1536,15 +1919,17 @@ func (x *CancelResponse) GetRevision() int64 {
 }
 
 type CancelBatchRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Items         []*CancelRequest       `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Items []*CancelRequest       `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	// Atomic: as in ScheduleBatchRequest. A timer that is not known fails the batch.
+	Atomic        bool `protobuf:"varint,2,opt,name=atomic,proto3" json:"atomic,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CancelBatchRequest) Reset() {
 	*x = CancelBatchRequest{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[16]
+	mi := &file_carillon_v1_timers_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1556,7 +1941,7 @@ func (x *CancelBatchRequest) String() string {
 func (*CancelBatchRequest) ProtoMessage() {}
 
 func (x *CancelBatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[16]
+	mi := &file_carillon_v1_timers_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1569,7 +1954,7 @@ func (x *CancelBatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelBatchRequest.ProtoReflect.Descriptor instead.
 func (*CancelBatchRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{16}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CancelBatchRequest) GetItems() []*CancelRequest {
@@ -1577,6 +1962,13 @@ func (x *CancelBatchRequest) GetItems() []*CancelRequest {
 		return x.Items
 	}
 	return nil
+}
+
+func (x *CancelBatchRequest) GetAtomic() bool {
+	if x != nil {
+		return x.Atomic
+	}
+	return false
 }
 
 type CancelBatchResponse struct {
@@ -1588,7 +1980,7 @@ type CancelBatchResponse struct {
 
 func (x *CancelBatchResponse) Reset() {
 	*x = CancelBatchResponse{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[17]
+	mi := &file_carillon_v1_timers_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1992,7 @@ func (x *CancelBatchResponse) String() string {
 func (*CancelBatchResponse) ProtoMessage() {}
 
 func (x *CancelBatchResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[17]
+	mi := &file_carillon_v1_timers_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +2005,7 @@ func (x *CancelBatchResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelBatchResponse.ProtoReflect.Descriptor instead.
 func (*CancelBatchResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{17}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CancelBatchResponse) GetResults() []*CancelResult {
@@ -1636,7 +2028,7 @@ type CancelResult struct {
 
 func (x *CancelResult) Reset() {
 	*x = CancelResult{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[18]
+	mi := &file_carillon_v1_timers_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1648,7 +2040,7 @@ func (x *CancelResult) String() string {
 func (*CancelResult) ProtoMessage() {}
 
 func (x *CancelResult) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[18]
+	mi := &file_carillon_v1_timers_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1661,7 +2053,7 @@ func (x *CancelResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelResult.ProtoReflect.Descriptor instead.
 func (*CancelResult) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{18}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CancelResult) GetOutcome() isCancelResult_Outcome {
@@ -1722,7 +2114,7 @@ type RescheduleRequest struct {
 
 func (x *RescheduleRequest) Reset() {
 	*x = RescheduleRequest{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[19]
+	mi := &file_carillon_v1_timers_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1734,7 +2126,7 @@ func (x *RescheduleRequest) String() string {
 func (*RescheduleRequest) ProtoMessage() {}
 
 func (x *RescheduleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[19]
+	mi := &file_carillon_v1_timers_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1747,7 +2139,7 @@ func (x *RescheduleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RescheduleRequest.ProtoReflect.Descriptor instead.
 func (*RescheduleRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{19}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RescheduleRequest) GetNamespace() string {
@@ -1829,7 +2221,7 @@ type RescheduleResponse struct {
 
 func (x *RescheduleResponse) Reset() {
 	*x = RescheduleResponse{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[20]
+	mi := &file_carillon_v1_timers_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +2233,7 @@ func (x *RescheduleResponse) String() string {
 func (*RescheduleResponse) ProtoMessage() {}
 
 func (x *RescheduleResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[20]
+	mi := &file_carillon_v1_timers_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +2246,7 @@ func (x *RescheduleResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RescheduleResponse.ProtoReflect.Descriptor instead.
 func (*RescheduleResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{20}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RescheduleResponse) GetDue() *timestamppb.Timestamp {
@@ -1871,6 +2263,552 @@ func (x *RescheduleResponse) GetRevision() int64 {
 	return 0
 }
 
+type PauseRequest struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id        string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	// Freeze keeps the time that is left: Resume makes the timer due after it. Without it the due time stays.
+	Freeze           bool   `protobuf:"varint,3,opt,name=freeze,proto3" json:"freeze,omitempty"`
+	RequestId        string `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	ExpectedRevision int64  `protobuf:"varint,5,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *PauseRequest) Reset() {
+	*x = PauseRequest{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseRequest) ProtoMessage() {}
+
+func (x *PauseRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
+func (*PauseRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *PauseRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PauseRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *PauseRequest) GetFreeze() bool {
+	if x != nil {
+		return x.Freeze
+	}
+	return false
+}
+
+func (x *PauseRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *PauseRequest) GetExpectedRevision() int64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
+type PauseResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Revision      int64                  `protobuf:"varint,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PauseResponse) Reset() {
+	*x = PauseResponse{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PauseResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PauseResponse) ProtoMessage() {}
+
+func (x *PauseResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PauseResponse.ProtoReflect.Descriptor instead.
+func (*PauseResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *PauseResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type ResumeRequest struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Namespace        string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id               string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	RequestId        string                 `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	ExpectedRevision int64                  `protobuf:"varint,4,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ResumeRequest) Reset() {
+	*x = ResumeRequest{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeRequest) ProtoMessage() {}
+
+func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
+func (*ResumeRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ResumeRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ResumeRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *ResumeRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *ResumeRequest) GetExpectedRevision() int64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
+type ResumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Due           *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=due,proto3" json:"due,omitempty"`
+	Revision      int64                  `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResumeResponse) Reset() {
+	*x = ResumeResponse{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResumeResponse) ProtoMessage() {}
+
+func (x *ResumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResumeResponse.ProtoReflect.Descriptor instead.
+func (*ResumeResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *ResumeResponse) GetDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Due
+	}
+	return nil
+}
+
+func (x *ResumeResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type FireNowRequest struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Namespace        string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id               string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	RequestId        string                 `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	ExpectedRevision int64                  `protobuf:"varint,4,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *FireNowRequest) Reset() {
+	*x = FireNowRequest{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FireNowRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FireNowRequest) ProtoMessage() {}
+
+func (x *FireNowRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FireNowRequest.ProtoReflect.Descriptor instead.
+func (*FireNowRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *FireNowRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *FireNowRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *FireNowRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
+	}
+	return ""
+}
+
+func (x *FireNowRequest) GetExpectedRevision() int64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
+type FireNowResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Due           *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=due,proto3" json:"due,omitempty"`
+	Revision      int64                  `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FireNowResponse) Reset() {
+	*x = FireNowResponse{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FireNowResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FireNowResponse) ProtoMessage() {}
+
+func (x *FireNowResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FireNowResponse.ProtoReflect.Descriptor instead.
+func (*FireNowResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *FireNowResponse) GetDue() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Due
+	}
+	return nil
+}
+
+func (x *FireNowResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+type ExplainRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ExplainRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+type ExplainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Timer *TimerStatus           `protobuf:"bytes,1,opt,name=timer,proto3" json:"timer,omitempty"`
+	// Events are in the order of time. Of the failed attempts the last 8 are kept.
+	Events        []*Event `protobuf:"bytes,2,rep,name=events,proto3" json:"events,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *ExplainResponse) GetTimer() *TimerStatus {
+	if x != nil {
+		return x.Timer
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetEvents() []*Event {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+// Event is something that happened to a timer.
+type Event struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	At    *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=at,proto3" json:"at,omitempty"`
+	// Kind is a word: accepted, due, handed-out, failed, lapsed, acked, cancelled, paused, expired, dead, leader.
+	Kind string `protobuf:"bytes,2,opt,name=kind,proto3" json:"kind,omitempty"`
+	// Node and epoch say who did it; empty and 0 if it is not known any more.
+	Node  string `protobuf:"bytes,3,opt,name=node,proto3" json:"node,omitempty"`
+	Epoch int64  `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Text is for people: the error of an attempt, why it was late.
+	Text          string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Event) Reset() {
+	*x = Event{}
+	mi := &file_carillon_v1_timers_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Event) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Event) ProtoMessage() {}
+
+func (x *Event) ProtoReflect() protoreflect.Message {
+	mi := &file_carillon_v1_timers_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Event.ProtoReflect.Descriptor instead.
+func (*Event) Descriptor() ([]byte, []int) {
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *Event) GetAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.At
+	}
+	return nil
+}
+
+func (x *Event) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Event) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Event) GetEpoch() int64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Event) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
 type PreviewRequest struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Repeat *Repeat                `protobuf:"bytes,1,opt,name=repeat,proto3" json:"repeat,omitempty"`
@@ -1885,7 +2823,7 @@ type PreviewRequest struct {
 
 func (x *PreviewRequest) Reset() {
 	*x = PreviewRequest{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[21]
+	mi := &file_carillon_v1_timers_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1897,7 +2835,7 @@ func (x *PreviewRequest) String() string {
 func (*PreviewRequest) ProtoMessage() {}
 
 func (x *PreviewRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[21]
+	mi := &file_carillon_v1_timers_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1910,7 +2848,7 @@ func (x *PreviewRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewRequest.ProtoReflect.Descriptor instead.
 func (*PreviewRequest) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{21}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PreviewRequest) GetRepeat() *Repeat {
@@ -1950,7 +2888,7 @@ type PreviewResponse struct {
 
 func (x *PreviewResponse) Reset() {
 	*x = PreviewResponse{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[22]
+	mi := &file_carillon_v1_timers_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1962,7 +2900,7 @@ func (x *PreviewResponse) String() string {
 func (*PreviewResponse) ProtoMessage() {}
 
 func (x *PreviewResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[22]
+	mi := &file_carillon_v1_timers_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1975,7 +2913,7 @@ func (x *PreviewResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewResponse.ProtoReflect.Descriptor instead.
 func (*PreviewResponse) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{22}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PreviewResponse) GetTimes() []*PreviewTime {
@@ -2022,7 +2960,7 @@ type PreviewTime struct {
 
 func (x *PreviewTime) Reset() {
 	*x = PreviewTime{}
-	mi := &file_carillon_v1_timers_proto_msgTypes[23]
+	mi := &file_carillon_v1_timers_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2972,7 @@ func (x *PreviewTime) String() string {
 func (*PreviewTime) ProtoMessage() {}
 
 func (x *PreviewTime) ProtoReflect() protoreflect.Message {
-	mi := &file_carillon_v1_timers_proto_msgTypes[23]
+	mi := &file_carillon_v1_timers_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2985,7 @@ func (x *PreviewTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewTime.ProtoReflect.Descriptor instead.
 func (*PreviewTime) Descriptor() ([]byte, []int) {
-	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{23}
+	return file_carillon_v1_timers_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PreviewTime) GetDue() *timestamppb.Timestamp {
@@ -2116,7 +3054,7 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\n" +
 	"multiplier\x18\x04 \x01(\x01R\n" +
 	"multiplier\x12!\n" +
-	"\fmax_attempts\x18\x05 \x01(\x05R\vmaxAttempts\"\x8b\x02\n" +
+	"\fmax_attempts\x18\x05 \x01(\x05R\vmaxAttempts\"\xcb\x03\n" +
 	"\x06Repeat\x121\n" +
 	"\x05every\x18\x01 \x01(\v2\x19.google.protobuf.DurationH\x00R\x05every\x12\x14\n" +
 	"\x04cron\x18\x02 \x01(\tH\x00R\x04cron\x12\x12\n" +
@@ -2125,8 +3063,14 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"fixedDelay\x120\n" +
 	"\x05start\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\x05start\x12,\n" +
 	"\x03end\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x03end\x12\x1b\n" +
-	"\tmax_count\x18\a \x01(\x03R\bmaxCountB\x06\n" +
-	"\x04rule\"\xb9\x02\n" +
+	"\tmax_count\x18\a \x01(\x03R\bmaxCount\x12.\n" +
+	"\amisfire\x18\b \x01(\x0e2\x14.carillon.v1.MisfireR\amisfire\x12 \n" +
+	"\fmax_catch_up\x18\t \x01(\x05R\n" +
+	"maxCatchUp\x12<\n" +
+	"\fmax_lateness\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\vmaxLateness\x12.\n" +
+	"\aoverlap\x18\v \x01(\x0e2\x14.carillon.v1.OverlapR\aoverlapB\x06\n" +
+	"\x04rule\"\x87\x03\n" +
 	"\vTimerStatus\x12(\n" +
 	"\x05timer\x18\x01 \x01(\v2\x12.carillon.v1.TimerR\x05timer\x12(\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x12.carillon.v1.StateR\x05state\x12\x1a\n" +
@@ -2136,7 +3080,10 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\acreated\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\acreated\x12\x1d\n" +
 	"\n" +
 	"last_error\x18\a \x01(\tR\tlastError\x12\x14\n" +
-	"\x05shard\x18\b \x01(\x05R\x05shard\"\xbb\x01\n" +
+	"\x05shard\x18\b \x01(\x05R\x05shard\x12\x14\n" +
+	"\x05fired\x18\t \x01(\x03R\x05fired\x126\n" +
+	"\ttime_left\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\btimeLeft\"\xbb\x01\n" +
 	"\x0fScheduleRequest\x12(\n" +
 	"\x05timer\x18\x01 \x01(\v2\x12.carillon.v1.TimerR\x05timer\x122\n" +
 	"\tif_exists\x18\x02 \x01(\x0e2\x15.carillon.v1.IfExistsR\bifExists\x12\x1d\n" +
@@ -2147,9 +3094,10 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\x03due\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x03R\brevision\x12\x12\n" +
 	"\x04kept\x18\x03 \x01(\bR\x04kept\x12\x14\n" +
-	"\x05shard\x18\x04 \x01(\x05R\x05shard\"J\n" +
+	"\x05shard\x18\x04 \x01(\x05R\x05shard\"b\n" +
 	"\x14ScheduleBatchRequest\x122\n" +
-	"\x05items\x18\x01 \x03(\v2\x1c.carillon.v1.ScheduleRequestR\x05items\"N\n" +
+	"\x05items\x18\x01 \x03(\v2\x1c.carillon.v1.ScheduleRequestR\x05items\x12\x16\n" +
+	"\x06atomic\x18\x02 \x01(\bR\x06atomic\"N\n" +
 	"\x15ScheduleBatchResponse\x125\n" +
 	"\aresults\x18\x01 \x03(\v2\x1b.carillon.v1.ScheduleResultR\aresults\"|\n" +
 	"\x0eScheduleResult\x12/\n" +
@@ -2169,12 +3117,29 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\"=\n" +
 	"\vGetResponse\x12.\n" +
-	"\x05timer\x18\x01 \x01(\v2\x18.carillon.v1.TimerStatusR\x05timer\"q\n" +
+	"\x05timer\x18\x01 \x01(\v2\x18.carillon.v1.TimerStatusR\x05timer\"\x9e\x01\n" +
 	"\vListRequest\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05limit\x18\x03 \x01(\x05R\x05limit\x12\x16\n" +
-	"\x06cursor\x18\x04 \x01(\tR\x06cursor\"a\n" +
+	"\x06cursor\x18\x04 \x01(\tR\x06cursor\x12+\n" +
+	"\x06filter\x18\x05 \x01(\v2\x13.carillon.v1.FilterR\x06filter\"\xb0\x02\n" +
+	"\x06Filter\x127\n" +
+	"\x06labels\x18\x01 \x03(\v2\x1f.carillon.v1.Filter.LabelsEntryR\x06labels\x12*\n" +
+	"\x06states\x18\x02 \x03(\x0e2\x12.carillon.v1.StateR\x06states\x125\n" +
+	"\bdue_from\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\adueFrom\x129\n" +
+	"\n" +
+	"due_before\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tdueBefore\x12\x14\n" +
+	"\x05queue\x18\x05 \x01(\tR\x05queue\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"q\n" +
+	"\fCountRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x16\n" +
+	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12+\n" +
+	"\x06filter\x18\x03 \x01(\v2\x13.carillon.v1.FilterR\x06filter\"%\n" +
+	"\rCountResponse\x12\x14\n" +
+	"\x05count\x18\x01 \x01(\x03R\x05count\"a\n" +
 	"\fListResponse\x120\n" +
 	"\x06timers\x18\x01 \x03(\v2\x18.carillon.v1.TimerStatusR\x06timers\x12\x1f\n" +
 	"\vnext_cursor\x18\x02 \x01(\tR\n" +
@@ -2187,9 +3152,10 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\x11expected_revision\x18\x04 \x01(\x03R\x10expectedRevision\"b\n" +
 	"\x0eCancelResponse\x124\n" +
 	"\aoutcome\x18\x01 \x01(\x0e2\x1a.carillon.v1.CancelOutcomeR\aoutcome\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"F\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"^\n" +
 	"\x12CancelBatchRequest\x120\n" +
-	"\x05items\x18\x01 \x03(\v2\x1a.carillon.v1.CancelRequestR\x05items\"J\n" +
+	"\x05items\x18\x01 \x03(\v2\x1a.carillon.v1.CancelRequestR\x05items\x12\x16\n" +
+	"\x06atomic\x18\x02 \x01(\bR\x06atomic\"J\n" +
 	"\x13CancelBatchResponse\x123\n" +
 	"\aresults\x18\x01 \x03(\v2\x19.carillon.v1.CancelResultR\aresults\"x\n" +
 	"\fCancelResult\x12-\n" +
@@ -2207,7 +3173,46 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\x04when\"^\n" +
 	"\x12RescheduleResponse\x12,\n" +
 	"\x03due\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x1a\n" +
-	"\brevision\x18\x02 \x01(\x03R\brevision\"\x83\x01\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\xa0\x01\n" +
+	"\fPauseRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
+	"\x06freeze\x18\x03 \x01(\bR\x06freeze\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\tR\trequestId\x12+\n" +
+	"\x11expected_revision\x18\x05 \x01(\x03R\x10expectedRevision\"+\n" +
+	"\rPauseResponse\x12\x1a\n" +
+	"\brevision\x18\x01 \x01(\x03R\brevision\"\x89\x01\n" +
+	"\rResumeRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\x12+\n" +
+	"\x11expected_revision\x18\x04 \x01(\x03R\x10expectedRevision\"Z\n" +
+	"\x0eResumeResponse\x12,\n" +
+	"\x03due\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\"\x8a\x01\n" +
+	"\x0eFireNowRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\x12+\n" +
+	"\x11expected_revision\x18\x04 \x01(\x03R\x10expectedRevision\"[\n" +
+	"\x0fFireNowResponse\x12,\n" +
+	"\x03due\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x03due\x12\x1a\n" +
+	"\brevision\x18\x02 \x01(\x03R\brevision\">\n" +
+	"\x0eExplainRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"m\n" +
+	"\x0fExplainResponse\x12.\n" +
+	"\x05timer\x18\x01 \x01(\v2\x18.carillon.v1.TimerStatusR\x05timer\x12*\n" +
+	"\x06events\x18\x02 \x03(\v2\x12.carillon.v1.EventR\x06events\"\x85\x01\n" +
+	"\x05Event\x12*\n" +
+	"\x02at\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x02at\x12\x12\n" +
+	"\x04kind\x18\x02 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04node\x18\x03 \x01(\tR\x04node\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x03R\x05epoch\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\"\x83\x01\n" +
 	"\x0ePreviewRequest\x12+\n" +
 	"\x06repeat\x18\x01 \x01(\v2\x13.carillon.v1.RepeatR\x06repeat\x12.\n" +
 	"\x04from\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x04from\x12\x14\n" +
@@ -2225,13 +3230,27 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\tGuarantee\x12\x19\n" +
 	"\x15GUARANTEE_UNSPECIFIED\x10\x00\x12\x1b\n" +
 	"\x17GUARANTEE_AT_LEAST_ONCE\x10\x01\x12\x1a\n" +
-	"\x16GUARANTEE_AT_MOST_ONCE\x10\x02*i\n" +
+	"\x16GUARANTEE_AT_MOST_ONCE\x10\x02*V\n" +
+	"\aMisfire\x12\x17\n" +
+	"\x13MISFIRE_UNSPECIFIED\x10\x00\x12\x0f\n" +
+	"\vMISFIRE_ONE\x10\x01\x12\x10\n" +
+	"\fMISFIRE_NONE\x10\x02\x12\x0f\n" +
+	"\vMISFIRE_ALL\x10\x03*X\n" +
+	"\aOverlap\x12\x17\n" +
+	"\x13OVERLAP_UNSPECIFIED\x10\x00\x12\x10\n" +
+	"\fOVERLAP_SKIP\x10\x01\x12\x0f\n" +
+	"\vOVERLAP_ONE\x10\x02\x12\x11\n" +
+	"\rOVERLAP_ALLOW\x10\x03*\x9e\x01\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rSTATE_PENDING\x10\x01\x12\x10\n" +
 	"\fSTATE_FIRING\x10\x02\x12\x0f\n" +
 	"\vSTATE_FIRED\x10\x03\x12\x13\n" +
-	"\x0fSTATE_CANCELLED\x10\x04*d\n" +
+	"\x0fSTATE_CANCELLED\x10\x04\x12\x10\n" +
+	"\fSTATE_PAUSED\x10\x05\x12\x0e\n" +
+	"\n" +
+	"STATE_DEAD\x10\x06\x12\x11\n" +
+	"\rSTATE_EXPIRED\x10\a*d\n" +
 	"\bIfExists\x12\x19\n" +
 	"\x15IF_EXISTS_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eIF_EXISTS_FAIL\x10\x01\x12\x15\n" +
@@ -2241,16 +3260,21 @@ const file_carillon_v1_timers_proto_rawDesc = "" +
 	"\x1aCANCEL_OUTCOME_UNSPECIFIED\x10\x00\x12\x1c\n" +
 	"\x18CANCEL_OUTCOME_CANCELLED\x10\x01\x12\x19\n" +
 	"\x15CANCEL_OUTCOME_FIRING\x10\x02\x12\x18\n" +
-	"\x14CANCEL_OUTCOME_FIRED\x10\x032\xca\x04\n" +
+	"\x14CANCEL_OUTCOME_FIRED\x10\x032\x99\a\n" +
 	"\x06Timers\x12G\n" +
 	"\bSchedule\x12\x1c.carillon.v1.ScheduleRequest\x1a\x1d.carillon.v1.ScheduleResponse\x12V\n" +
 	"\rScheduleBatch\x12!.carillon.v1.ScheduleBatchRequest\x1a\".carillon.v1.ScheduleBatchResponse\x128\n" +
 	"\x03Get\x12\x17.carillon.v1.GetRequest\x1a\x18.carillon.v1.GetResponse\x12;\n" +
 	"\x04List\x12\x18.carillon.v1.ListRequest\x1a\x19.carillon.v1.ListResponse\x12A\n" +
-	"\x06Cancel\x12\x1a.carillon.v1.CancelRequest\x1a\x1b.carillon.v1.CancelResponse\x12P\n" +
+	"\x06Cancel\x12\x1a.carillon.v1.CancelRequest\x1a\x1b.carillon.v1.CancelResponse\x12>\n" +
+	"\x05Count\x12\x19.carillon.v1.CountRequest\x1a\x1a.carillon.v1.CountResponse\x12P\n" +
 	"\vCancelBatch\x12\x1f.carillon.v1.CancelBatchRequest\x1a .carillon.v1.CancelBatchResponse\x12M\n" +
 	"\n" +
-	"Reschedule\x12\x1e.carillon.v1.RescheduleRequest\x1a\x1f.carillon.v1.RescheduleResponse\x12D\n" +
+	"Reschedule\x12\x1e.carillon.v1.RescheduleRequest\x1a\x1f.carillon.v1.RescheduleResponse\x12>\n" +
+	"\x05Pause\x12\x19.carillon.v1.PauseRequest\x1a\x1a.carillon.v1.PauseResponse\x12A\n" +
+	"\x06Resume\x12\x1a.carillon.v1.ResumeRequest\x1a\x1b.carillon.v1.ResumeResponse\x12D\n" +
+	"\aFireNow\x12\x1b.carillon.v1.FireNowRequest\x1a\x1c.carillon.v1.FireNowResponse\x12D\n" +
+	"\aExplain\x12\x1b.carillon.v1.ExplainRequest\x1a\x1c.carillon.v1.ExplainResponse\x12D\n" +
 	"\aPreview\x12\x1b.carillon.v1.PreviewRequest\x1a\x1c.carillon.v1.PreviewResponseBBZ@github.com/carillon-timers/carillon/proto/carillon/v1;carillonv1b\x06proto3"
 
 var (
@@ -2265,106 +3289,146 @@ func file_carillon_v1_timers_proto_rawDescGZIP() []byte {
 	return file_carillon_v1_timers_proto_rawDescData
 }
 
-var file_carillon_v1_timers_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_carillon_v1_timers_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_carillon_v1_timers_proto_enumTypes = make([]protoimpl.EnumInfo, 6)
+var file_carillon_v1_timers_proto_msgTypes = make([]protoimpl.MessageInfo, 40)
 var file_carillon_v1_timers_proto_goTypes = []any{
 	(Guarantee)(0),                // 0: carillon.v1.Guarantee
-	(State)(0),                    // 1: carillon.v1.State
-	(IfExists)(0),                 // 2: carillon.v1.IfExists
-	(CancelOutcome)(0),            // 3: carillon.v1.CancelOutcome
-	(*Timer)(nil),                 // 4: carillon.v1.Timer
-	(*RetryPolicy)(nil),           // 5: carillon.v1.RetryPolicy
-	(*Repeat)(nil),                // 6: carillon.v1.Repeat
-	(*TimerStatus)(nil),           // 7: carillon.v1.TimerStatus
-	(*ScheduleRequest)(nil),       // 8: carillon.v1.ScheduleRequest
-	(*ScheduleResponse)(nil),      // 9: carillon.v1.ScheduleResponse
-	(*ScheduleBatchRequest)(nil),  // 10: carillon.v1.ScheduleBatchRequest
-	(*ScheduleBatchResponse)(nil), // 11: carillon.v1.ScheduleBatchResponse
-	(*ScheduleResult)(nil),        // 12: carillon.v1.ScheduleResult
-	(*ItemError)(nil),             // 13: carillon.v1.ItemError
-	(*GetRequest)(nil),            // 14: carillon.v1.GetRequest
-	(*GetResponse)(nil),           // 15: carillon.v1.GetResponse
-	(*ListRequest)(nil),           // 16: carillon.v1.ListRequest
-	(*ListResponse)(nil),          // 17: carillon.v1.ListResponse
-	(*CancelRequest)(nil),         // 18: carillon.v1.CancelRequest
-	(*CancelResponse)(nil),        // 19: carillon.v1.CancelResponse
-	(*CancelBatchRequest)(nil),    // 20: carillon.v1.CancelBatchRequest
-	(*CancelBatchResponse)(nil),   // 21: carillon.v1.CancelBatchResponse
-	(*CancelResult)(nil),          // 22: carillon.v1.CancelResult
-	(*RescheduleRequest)(nil),     // 23: carillon.v1.RescheduleRequest
-	(*RescheduleResponse)(nil),    // 24: carillon.v1.RescheduleResponse
-	(*PreviewRequest)(nil),        // 25: carillon.v1.PreviewRequest
-	(*PreviewResponse)(nil),       // 26: carillon.v1.PreviewResponse
-	(*PreviewTime)(nil),           // 27: carillon.v1.PreviewTime
-	nil,                           // 28: carillon.v1.Timer.HeadersEntry
-	nil,                           // 29: carillon.v1.Timer.LabelsEntry
-	nil,                           // 30: carillon.v1.ItemError.MetadataEntry
-	(*timestamppb.Timestamp)(nil), // 31: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),   // 32: google.protobuf.Duration
+	(Misfire)(0),                  // 1: carillon.v1.Misfire
+	(Overlap)(0),                  // 2: carillon.v1.Overlap
+	(State)(0),                    // 3: carillon.v1.State
+	(IfExists)(0),                 // 4: carillon.v1.IfExists
+	(CancelOutcome)(0),            // 5: carillon.v1.CancelOutcome
+	(*Timer)(nil),                 // 6: carillon.v1.Timer
+	(*RetryPolicy)(nil),           // 7: carillon.v1.RetryPolicy
+	(*Repeat)(nil),                // 8: carillon.v1.Repeat
+	(*TimerStatus)(nil),           // 9: carillon.v1.TimerStatus
+	(*ScheduleRequest)(nil),       // 10: carillon.v1.ScheduleRequest
+	(*ScheduleResponse)(nil),      // 11: carillon.v1.ScheduleResponse
+	(*ScheduleBatchRequest)(nil),  // 12: carillon.v1.ScheduleBatchRequest
+	(*ScheduleBatchResponse)(nil), // 13: carillon.v1.ScheduleBatchResponse
+	(*ScheduleResult)(nil),        // 14: carillon.v1.ScheduleResult
+	(*ItemError)(nil),             // 15: carillon.v1.ItemError
+	(*GetRequest)(nil),            // 16: carillon.v1.GetRequest
+	(*GetResponse)(nil),           // 17: carillon.v1.GetResponse
+	(*ListRequest)(nil),           // 18: carillon.v1.ListRequest
+	(*Filter)(nil),                // 19: carillon.v1.Filter
+	(*CountRequest)(nil),          // 20: carillon.v1.CountRequest
+	(*CountResponse)(nil),         // 21: carillon.v1.CountResponse
+	(*ListResponse)(nil),          // 22: carillon.v1.ListResponse
+	(*CancelRequest)(nil),         // 23: carillon.v1.CancelRequest
+	(*CancelResponse)(nil),        // 24: carillon.v1.CancelResponse
+	(*CancelBatchRequest)(nil),    // 25: carillon.v1.CancelBatchRequest
+	(*CancelBatchResponse)(nil),   // 26: carillon.v1.CancelBatchResponse
+	(*CancelResult)(nil),          // 27: carillon.v1.CancelResult
+	(*RescheduleRequest)(nil),     // 28: carillon.v1.RescheduleRequest
+	(*RescheduleResponse)(nil),    // 29: carillon.v1.RescheduleResponse
+	(*PauseRequest)(nil),          // 30: carillon.v1.PauseRequest
+	(*PauseResponse)(nil),         // 31: carillon.v1.PauseResponse
+	(*ResumeRequest)(nil),         // 32: carillon.v1.ResumeRequest
+	(*ResumeResponse)(nil),        // 33: carillon.v1.ResumeResponse
+	(*FireNowRequest)(nil),        // 34: carillon.v1.FireNowRequest
+	(*FireNowResponse)(nil),       // 35: carillon.v1.FireNowResponse
+	(*ExplainRequest)(nil),        // 36: carillon.v1.ExplainRequest
+	(*ExplainResponse)(nil),       // 37: carillon.v1.ExplainResponse
+	(*Event)(nil),                 // 38: carillon.v1.Event
+	(*PreviewRequest)(nil),        // 39: carillon.v1.PreviewRequest
+	(*PreviewResponse)(nil),       // 40: carillon.v1.PreviewResponse
+	(*PreviewTime)(nil),           // 41: carillon.v1.PreviewTime
+	nil,                           // 42: carillon.v1.Timer.HeadersEntry
+	nil,                           // 43: carillon.v1.Timer.LabelsEntry
+	nil,                           // 44: carillon.v1.ItemError.MetadataEntry
+	nil,                           // 45: carillon.v1.Filter.LabelsEntry
+	(*timestamppb.Timestamp)(nil), // 46: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),   // 47: google.protobuf.Duration
 }
 var file_carillon_v1_timers_proto_depIdxs = []int32{
-	31, // 0: carillon.v1.Timer.due:type_name -> google.protobuf.Timestamp
-	32, // 1: carillon.v1.Timer.delay:type_name -> google.protobuf.Duration
-	28, // 2: carillon.v1.Timer.headers:type_name -> carillon.v1.Timer.HeadersEntry
-	29, // 3: carillon.v1.Timer.labels:type_name -> carillon.v1.Timer.LabelsEntry
-	5,  // 4: carillon.v1.Timer.retry:type_name -> carillon.v1.RetryPolicy
-	6,  // 5: carillon.v1.Timer.repeat:type_name -> carillon.v1.Repeat
-	32, // 6: carillon.v1.Timer.window:type_name -> google.protobuf.Duration
-	31, // 7: carillon.v1.Timer.expiry:type_name -> google.protobuf.Timestamp
+	46, // 0: carillon.v1.Timer.due:type_name -> google.protobuf.Timestamp
+	47, // 1: carillon.v1.Timer.delay:type_name -> google.protobuf.Duration
+	42, // 2: carillon.v1.Timer.headers:type_name -> carillon.v1.Timer.HeadersEntry
+	43, // 3: carillon.v1.Timer.labels:type_name -> carillon.v1.Timer.LabelsEntry
+	7,  // 4: carillon.v1.Timer.retry:type_name -> carillon.v1.RetryPolicy
+	8,  // 5: carillon.v1.Timer.repeat:type_name -> carillon.v1.Repeat
+	47, // 6: carillon.v1.Timer.window:type_name -> google.protobuf.Duration
+	46, // 7: carillon.v1.Timer.expiry:type_name -> google.protobuf.Timestamp
 	0,  // 8: carillon.v1.Timer.guarantee:type_name -> carillon.v1.Guarantee
-	32, // 9: carillon.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
-	32, // 10: carillon.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
-	32, // 11: carillon.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
-	32, // 12: carillon.v1.Repeat.every:type_name -> google.protobuf.Duration
-	31, // 13: carillon.v1.Repeat.start:type_name -> google.protobuf.Timestamp
-	31, // 14: carillon.v1.Repeat.end:type_name -> google.protobuf.Timestamp
-	4,  // 15: carillon.v1.TimerStatus.timer:type_name -> carillon.v1.Timer
-	1,  // 16: carillon.v1.TimerStatus.state:type_name -> carillon.v1.State
-	31, // 17: carillon.v1.TimerStatus.next_due:type_name -> google.protobuf.Timestamp
-	31, // 18: carillon.v1.TimerStatus.created:type_name -> google.protobuf.Timestamp
-	4,  // 19: carillon.v1.ScheduleRequest.timer:type_name -> carillon.v1.Timer
-	2,  // 20: carillon.v1.ScheduleRequest.if_exists:type_name -> carillon.v1.IfExists
-	31, // 21: carillon.v1.ScheduleResponse.due:type_name -> google.protobuf.Timestamp
-	8,  // 22: carillon.v1.ScheduleBatchRequest.items:type_name -> carillon.v1.ScheduleRequest
-	12, // 23: carillon.v1.ScheduleBatchResponse.results:type_name -> carillon.v1.ScheduleResult
-	9,  // 24: carillon.v1.ScheduleResult.ok:type_name -> carillon.v1.ScheduleResponse
-	13, // 25: carillon.v1.ScheduleResult.error:type_name -> carillon.v1.ItemError
-	30, // 26: carillon.v1.ItemError.metadata:type_name -> carillon.v1.ItemError.MetadataEntry
-	7,  // 27: carillon.v1.GetResponse.timer:type_name -> carillon.v1.TimerStatus
-	7,  // 28: carillon.v1.ListResponse.timers:type_name -> carillon.v1.TimerStatus
-	3,  // 29: carillon.v1.CancelResponse.outcome:type_name -> carillon.v1.CancelOutcome
-	18, // 30: carillon.v1.CancelBatchRequest.items:type_name -> carillon.v1.CancelRequest
-	22, // 31: carillon.v1.CancelBatchResponse.results:type_name -> carillon.v1.CancelResult
-	19, // 32: carillon.v1.CancelResult.ok:type_name -> carillon.v1.CancelResponse
-	13, // 33: carillon.v1.CancelResult.error:type_name -> carillon.v1.ItemError
-	31, // 34: carillon.v1.RescheduleRequest.due:type_name -> google.protobuf.Timestamp
-	32, // 35: carillon.v1.RescheduleRequest.delay:type_name -> google.protobuf.Duration
-	31, // 36: carillon.v1.RescheduleResponse.due:type_name -> google.protobuf.Timestamp
-	6,  // 37: carillon.v1.PreviewRequest.repeat:type_name -> carillon.v1.Repeat
-	31, // 38: carillon.v1.PreviewRequest.from:type_name -> google.protobuf.Timestamp
-	27, // 39: carillon.v1.PreviewResponse.times:type_name -> carillon.v1.PreviewTime
-	31, // 40: carillon.v1.PreviewTime.due:type_name -> google.protobuf.Timestamp
-	8,  // 41: carillon.v1.Timers.Schedule:input_type -> carillon.v1.ScheduleRequest
-	10, // 42: carillon.v1.Timers.ScheduleBatch:input_type -> carillon.v1.ScheduleBatchRequest
-	14, // 43: carillon.v1.Timers.Get:input_type -> carillon.v1.GetRequest
-	16, // 44: carillon.v1.Timers.List:input_type -> carillon.v1.ListRequest
-	18, // 45: carillon.v1.Timers.Cancel:input_type -> carillon.v1.CancelRequest
-	20, // 46: carillon.v1.Timers.CancelBatch:input_type -> carillon.v1.CancelBatchRequest
-	23, // 47: carillon.v1.Timers.Reschedule:input_type -> carillon.v1.RescheduleRequest
-	25, // 48: carillon.v1.Timers.Preview:input_type -> carillon.v1.PreviewRequest
-	9,  // 49: carillon.v1.Timers.Schedule:output_type -> carillon.v1.ScheduleResponse
-	11, // 50: carillon.v1.Timers.ScheduleBatch:output_type -> carillon.v1.ScheduleBatchResponse
-	15, // 51: carillon.v1.Timers.Get:output_type -> carillon.v1.GetResponse
-	17, // 52: carillon.v1.Timers.List:output_type -> carillon.v1.ListResponse
-	19, // 53: carillon.v1.Timers.Cancel:output_type -> carillon.v1.CancelResponse
-	21, // 54: carillon.v1.Timers.CancelBatch:output_type -> carillon.v1.CancelBatchResponse
-	24, // 55: carillon.v1.Timers.Reschedule:output_type -> carillon.v1.RescheduleResponse
-	26, // 56: carillon.v1.Timers.Preview:output_type -> carillon.v1.PreviewResponse
-	49, // [49:57] is the sub-list for method output_type
-	41, // [41:49] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	47, // 9: carillon.v1.RetryPolicy.lease:type_name -> google.protobuf.Duration
+	47, // 10: carillon.v1.RetryPolicy.initial_backoff:type_name -> google.protobuf.Duration
+	47, // 11: carillon.v1.RetryPolicy.max_backoff:type_name -> google.protobuf.Duration
+	47, // 12: carillon.v1.Repeat.every:type_name -> google.protobuf.Duration
+	46, // 13: carillon.v1.Repeat.start:type_name -> google.protobuf.Timestamp
+	46, // 14: carillon.v1.Repeat.end:type_name -> google.protobuf.Timestamp
+	1,  // 15: carillon.v1.Repeat.misfire:type_name -> carillon.v1.Misfire
+	47, // 16: carillon.v1.Repeat.max_lateness:type_name -> google.protobuf.Duration
+	2,  // 17: carillon.v1.Repeat.overlap:type_name -> carillon.v1.Overlap
+	6,  // 18: carillon.v1.TimerStatus.timer:type_name -> carillon.v1.Timer
+	3,  // 19: carillon.v1.TimerStatus.state:type_name -> carillon.v1.State
+	46, // 20: carillon.v1.TimerStatus.next_due:type_name -> google.protobuf.Timestamp
+	46, // 21: carillon.v1.TimerStatus.created:type_name -> google.protobuf.Timestamp
+	47, // 22: carillon.v1.TimerStatus.time_left:type_name -> google.protobuf.Duration
+	6,  // 23: carillon.v1.ScheduleRequest.timer:type_name -> carillon.v1.Timer
+	4,  // 24: carillon.v1.ScheduleRequest.if_exists:type_name -> carillon.v1.IfExists
+	46, // 25: carillon.v1.ScheduleResponse.due:type_name -> google.protobuf.Timestamp
+	10, // 26: carillon.v1.ScheduleBatchRequest.items:type_name -> carillon.v1.ScheduleRequest
+	14, // 27: carillon.v1.ScheduleBatchResponse.results:type_name -> carillon.v1.ScheduleResult
+	11, // 28: carillon.v1.ScheduleResult.ok:type_name -> carillon.v1.ScheduleResponse
+	15, // 29: carillon.v1.ScheduleResult.error:type_name -> carillon.v1.ItemError
+	44, // 30: carillon.v1.ItemError.metadata:type_name -> carillon.v1.ItemError.MetadataEntry
+	9,  // 31: carillon.v1.GetResponse.timer:type_name -> carillon.v1.TimerStatus
+	19, // 32: carillon.v1.ListRequest.filter:type_name -> carillon.v1.Filter
+	45, // 33: carillon.v1.Filter.labels:type_name -> carillon.v1.Filter.LabelsEntry
+	3,  // 34: carillon.v1.Filter.states:type_name -> carillon.v1.State
+	46, // 35: carillon.v1.Filter.due_from:type_name -> google.protobuf.Timestamp
+	46, // 36: carillon.v1.Filter.due_before:type_name -> google.protobuf.Timestamp
+	19, // 37: carillon.v1.CountRequest.filter:type_name -> carillon.v1.Filter
+	9,  // 38: carillon.v1.ListResponse.timers:type_name -> carillon.v1.TimerStatus
+	5,  // 39: carillon.v1.CancelResponse.outcome:type_name -> carillon.v1.CancelOutcome
+	23, // 40: carillon.v1.CancelBatchRequest.items:type_name -> carillon.v1.CancelRequest
+	27, // 41: carillon.v1.CancelBatchResponse.results:type_name -> carillon.v1.CancelResult
+	24, // 42: carillon.v1.CancelResult.ok:type_name -> carillon.v1.CancelResponse
+	15, // 43: carillon.v1.CancelResult.error:type_name -> carillon.v1.ItemError
+	46, // 44: carillon.v1.RescheduleRequest.due:type_name -> google.protobuf.Timestamp
+	47, // 45: carillon.v1.RescheduleRequest.delay:type_name -> google.protobuf.Duration
+	46, // 46: carillon.v1.RescheduleResponse.due:type_name -> google.protobuf.Timestamp
+	46, // 47: carillon.v1.ResumeResponse.due:type_name -> google.protobuf.Timestamp
+	46, // 48: carillon.v1.FireNowResponse.due:type_name -> google.protobuf.Timestamp
+	9,  // 49: carillon.v1.ExplainResponse.timer:type_name -> carillon.v1.TimerStatus
+	38, // 50: carillon.v1.ExplainResponse.events:type_name -> carillon.v1.Event
+	46, // 51: carillon.v1.Event.at:type_name -> google.protobuf.Timestamp
+	8,  // 52: carillon.v1.PreviewRequest.repeat:type_name -> carillon.v1.Repeat
+	46, // 53: carillon.v1.PreviewRequest.from:type_name -> google.protobuf.Timestamp
+	41, // 54: carillon.v1.PreviewResponse.times:type_name -> carillon.v1.PreviewTime
+	46, // 55: carillon.v1.PreviewTime.due:type_name -> google.protobuf.Timestamp
+	10, // 56: carillon.v1.Timers.Schedule:input_type -> carillon.v1.ScheduleRequest
+	12, // 57: carillon.v1.Timers.ScheduleBatch:input_type -> carillon.v1.ScheduleBatchRequest
+	16, // 58: carillon.v1.Timers.Get:input_type -> carillon.v1.GetRequest
+	18, // 59: carillon.v1.Timers.List:input_type -> carillon.v1.ListRequest
+	23, // 60: carillon.v1.Timers.Cancel:input_type -> carillon.v1.CancelRequest
+	20, // 61: carillon.v1.Timers.Count:input_type -> carillon.v1.CountRequest
+	25, // 62: carillon.v1.Timers.CancelBatch:input_type -> carillon.v1.CancelBatchRequest
+	28, // 63: carillon.v1.Timers.Reschedule:input_type -> carillon.v1.RescheduleRequest
+	30, // 64: carillon.v1.Timers.Pause:input_type -> carillon.v1.PauseRequest
+	32, // 65: carillon.v1.Timers.Resume:input_type -> carillon.v1.ResumeRequest
+	34, // 66: carillon.v1.Timers.FireNow:input_type -> carillon.v1.FireNowRequest
+	36, // 67: carillon.v1.Timers.Explain:input_type -> carillon.v1.ExplainRequest
+	39, // 68: carillon.v1.Timers.Preview:input_type -> carillon.v1.PreviewRequest
+	11, // 69: carillon.v1.Timers.Schedule:output_type -> carillon.v1.ScheduleResponse
+	13, // 70: carillon.v1.Timers.ScheduleBatch:output_type -> carillon.v1.ScheduleBatchResponse
+	17, // 71: carillon.v1.Timers.Get:output_type -> carillon.v1.GetResponse
+	22, // 72: carillon.v1.Timers.List:output_type -> carillon.v1.ListResponse
+	24, // 73: carillon.v1.Timers.Cancel:output_type -> carillon.v1.CancelResponse
+	21, // 74: carillon.v1.Timers.Count:output_type -> carillon.v1.CountResponse
+	26, // 75: carillon.v1.Timers.CancelBatch:output_type -> carillon.v1.CancelBatchResponse
+	29, // 76: carillon.v1.Timers.Reschedule:output_type -> carillon.v1.RescheduleResponse
+	31, // 77: carillon.v1.Timers.Pause:output_type -> carillon.v1.PauseResponse
+	33, // 78: carillon.v1.Timers.Resume:output_type -> carillon.v1.ResumeResponse
+	35, // 79: carillon.v1.Timers.FireNow:output_type -> carillon.v1.FireNowResponse
+	37, // 80: carillon.v1.Timers.Explain:output_type -> carillon.v1.ExplainResponse
+	40, // 81: carillon.v1.Timers.Preview:output_type -> carillon.v1.PreviewResponse
+	69, // [69:82] is the sub-list for method output_type
+	56, // [56:69] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_carillon_v1_timers_proto_init() }
@@ -2386,11 +3450,11 @@ func file_carillon_v1_timers_proto_init() {
 		(*ScheduleResult_Ok)(nil),
 		(*ScheduleResult_Error)(nil),
 	}
-	file_carillon_v1_timers_proto_msgTypes[18].OneofWrappers = []any{
+	file_carillon_v1_timers_proto_msgTypes[21].OneofWrappers = []any{
 		(*CancelResult_Ok)(nil),
 		(*CancelResult_Error)(nil),
 	}
-	file_carillon_v1_timers_proto_msgTypes[19].OneofWrappers = []any{
+	file_carillon_v1_timers_proto_msgTypes[22].OneofWrappers = []any{
 		(*RescheduleRequest_Due)(nil),
 		(*RescheduleRequest_Delay)(nil),
 	}
@@ -2399,8 +3463,8 @@ func file_carillon_v1_timers_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillon_v1_timers_proto_rawDesc), len(file_carillon_v1_timers_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   27,
+			NumEnums:      6,
+			NumMessages:   40,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

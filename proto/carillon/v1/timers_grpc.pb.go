@@ -26,8 +26,13 @@ const (
 	Timers_Get_FullMethodName           = "/carillon.v1.Timers/Get"
 	Timers_List_FullMethodName          = "/carillon.v1.Timers/List"
 	Timers_Cancel_FullMethodName        = "/carillon.v1.Timers/Cancel"
+	Timers_Count_FullMethodName         = "/carillon.v1.Timers/Count"
 	Timers_CancelBatch_FullMethodName   = "/carillon.v1.Timers/CancelBatch"
 	Timers_Reschedule_FullMethodName    = "/carillon.v1.Timers/Reschedule"
+	Timers_Pause_FullMethodName         = "/carillon.v1.Timers/Pause"
+	Timers_Resume_FullMethodName        = "/carillon.v1.Timers/Resume"
+	Timers_FireNow_FullMethodName       = "/carillon.v1.Timers/FireNow"
+	Timers_Explain_FullMethodName       = "/carillon.v1.Timers/Explain"
 	Timers_Preview_FullMethodName       = "/carillon.v1.Timers/Preview"
 )
 
@@ -42,22 +47,35 @@ const (
 // LIMIT_REACHED (with the metadata limit; google.rpc.RetryInfo says when to retry), NOT_LEADER (with the
 // metadata leader and address; the call was not applied), SHARD_UNAVAILABLE (no leader can be reached or the node is
 // stopping; the call was not applied), OUTCOME_UNKNOWN (retry with the same request ID), NOT_SUPPORTED (with the
-// metadata field), STALE_TOKEN.
+// metadata field), STALE_TOKEN, TIMER_PAUSED, TIMER_NOT_PAUSED, TIMER_NOT_PENDING (with the metadata state).
 type TimersClient interface {
 	// Schedule accepts one timer. The answer comes after a majority of the shard's replicas has it on disk.
 	Schedule(ctx context.Context, in *ScheduleRequest, opts ...grpc.CallOption) (*ScheduleResponse, error)
-	// ScheduleBatch accepts up to 1,000 timers or 1 MiB; each item has its own result.
+	// ScheduleBatch accepts up to 1,000 timers or 1 MiB; each item has its own result, unless the batch is atomic.
 	ScheduleBatch(ctx context.Context, in *ScheduleBatchRequest, opts ...grpc.CallOption) (*ScheduleBatchResponse, error)
 	// Get returns one timer, also a finished one while it is retained. It is a linearizable read.
 	Get(ctx context.Context, in *GetRequest, opts ...grpc.CallOption) (*GetResponse, error)
-	// List returns the pending timers of a namespace in the order of their IDs, page by page.
+	// List returns the timers of a namespace that are not finished, in the order of their IDs, page by page. A call looks at a
+	// bounded number of timers, so with a filter a page may be short, or empty, and have a next cursor all the same.
 	List(ctx context.Context, in *ListRequest, opts ...grpc.CallOption) (*ListResponse, error)
 	// Cancel takes a timer away and says how far it had come.
 	Cancel(ctx context.Context, in *CancelRequest, opts ...grpc.CallOption) (*CancelResponse, error)
-	// CancelBatch cancels up to 1,000 timers; each item has its own result.
+	// Count counts what List would list.
+	Count(ctx context.Context, in *CountRequest, opts ...grpc.CallOption) (*CountResponse, error)
+	// CancelBatch cancels up to 1,000 timers; each item has its own result, unless the batch is atomic.
 	CancelBatch(ctx context.Context, in *CancelBatchRequest, opts ...grpc.CallOption) (*CancelBatchResponse, error)
-	// Reschedule moves a pending timer to a new due time and keeps everything else.
+	// Reschedule moves a pending timer to a new due time and keeps everything else. A repeat goes on from there on its grid.
 	Reschedule(ctx context.Context, in *RescheduleRequest, opts ...grpc.CallOption) (*RescheduleResponse, error)
+	// Pause keeps a timer from firing until Resume. A delivery that is out may still be answered. Pausing a paused timer
+	// changes nothing.
+	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error)
+	// Resume lets a paused timer go on: at its due time (at once if that has passed; a repeat goes by its misfire policy), or, if it
+	// was frozen, with the time that was left.
+	Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error)
+	// FireNow makes a pending timer due at once. A repeat fires once more and stays on its grid.
+	FireNow(ctx context.Context, in *FireNowRequest, opts ...grpc.CallOption) (*FireNowResponse, error)
+	// Explain tells a timer's life from what the cluster has kept.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 	// Preview says when a repeat would be due. Nothing is scheduled or read; any node answers by itself.
 	Preview(ctx context.Context, in *PreviewRequest, opts ...grpc.CallOption) (*PreviewResponse, error)
 }
@@ -120,6 +138,16 @@ func (c *timersClient) Cancel(ctx context.Context, in *CancelRequest, opts ...gr
 	return out, nil
 }
 
+func (c *timersClient) Count(ctx context.Context, in *CountRequest, opts ...grpc.CallOption) (*CountResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CountResponse)
+	err := c.cc.Invoke(ctx, Timers_Count_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *timersClient) CancelBatch(ctx context.Context, in *CancelBatchRequest, opts ...grpc.CallOption) (*CancelBatchResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(CancelBatchResponse)
@@ -134,6 +162,46 @@ func (c *timersClient) Reschedule(ctx context.Context, in *RescheduleRequest, op
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RescheduleResponse)
 	err := c.cc.Invoke(ctx, Timers_Reschedule_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *timersClient) Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PauseResponse)
+	err := c.cc.Invoke(ctx, Timers_Pause_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *timersClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ResumeResponse)
+	err := c.cc.Invoke(ctx, Timers_Resume_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *timersClient) FireNow(ctx context.Context, in *FireNowRequest, opts ...grpc.CallOption) (*FireNowResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FireNowResponse)
+	err := c.cc.Invoke(ctx, Timers_FireNow_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *timersClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, Timers_Explain_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -161,22 +229,35 @@ func (c *timersClient) Preview(ctx context.Context, in *PreviewRequest, opts ...
 // LIMIT_REACHED (with the metadata limit; google.rpc.RetryInfo says when to retry), NOT_LEADER (with the
 // metadata leader and address; the call was not applied), SHARD_UNAVAILABLE (no leader can be reached or the node is
 // stopping; the call was not applied), OUTCOME_UNKNOWN (retry with the same request ID), NOT_SUPPORTED (with the
-// metadata field), STALE_TOKEN.
+// metadata field), STALE_TOKEN, TIMER_PAUSED, TIMER_NOT_PAUSED, TIMER_NOT_PENDING (with the metadata state).
 type TimersServer interface {
 	// Schedule accepts one timer. The answer comes after a majority of the shard's replicas has it on disk.
 	Schedule(context.Context, *ScheduleRequest) (*ScheduleResponse, error)
-	// ScheduleBatch accepts up to 1,000 timers or 1 MiB; each item has its own result.
+	// ScheduleBatch accepts up to 1,000 timers or 1 MiB; each item has its own result, unless the batch is atomic.
 	ScheduleBatch(context.Context, *ScheduleBatchRequest) (*ScheduleBatchResponse, error)
 	// Get returns one timer, also a finished one while it is retained. It is a linearizable read.
 	Get(context.Context, *GetRequest) (*GetResponse, error)
-	// List returns the pending timers of a namespace in the order of their IDs, page by page.
+	// List returns the timers of a namespace that are not finished, in the order of their IDs, page by page. A call looks at a
+	// bounded number of timers, so with a filter a page may be short, or empty, and have a next cursor all the same.
 	List(context.Context, *ListRequest) (*ListResponse, error)
 	// Cancel takes a timer away and says how far it had come.
 	Cancel(context.Context, *CancelRequest) (*CancelResponse, error)
-	// CancelBatch cancels up to 1,000 timers; each item has its own result.
+	// Count counts what List would list.
+	Count(context.Context, *CountRequest) (*CountResponse, error)
+	// CancelBatch cancels up to 1,000 timers; each item has its own result, unless the batch is atomic.
 	CancelBatch(context.Context, *CancelBatchRequest) (*CancelBatchResponse, error)
-	// Reschedule moves a pending timer to a new due time and keeps everything else.
+	// Reschedule moves a pending timer to a new due time and keeps everything else. A repeat goes on from there on its grid.
 	Reschedule(context.Context, *RescheduleRequest) (*RescheduleResponse, error)
+	// Pause keeps a timer from firing until Resume. A delivery that is out may still be answered. Pausing a paused timer
+	// changes nothing.
+	Pause(context.Context, *PauseRequest) (*PauseResponse, error)
+	// Resume lets a paused timer go on: at its due time (at once if that has passed; a repeat goes by its misfire policy), or, if it
+	// was frozen, with the time that was left.
+	Resume(context.Context, *ResumeRequest) (*ResumeResponse, error)
+	// FireNow makes a pending timer due at once. A repeat fires once more and stays on its grid.
+	FireNow(context.Context, *FireNowRequest) (*FireNowResponse, error)
+	// Explain tells a timer's life from what the cluster has kept.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	// Preview says when a repeat would be due. Nothing is scheduled or read; any node answers by itself.
 	Preview(context.Context, *PreviewRequest) (*PreviewResponse, error)
 	mustEmbedUnimplementedTimersServer()
@@ -204,11 +285,26 @@ func (UnimplementedTimersServer) List(context.Context, *ListRequest) (*ListRespo
 func (UnimplementedTimersServer) Cancel(context.Context, *CancelRequest) (*CancelResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Cancel not implemented")
 }
+func (UnimplementedTimersServer) Count(context.Context, *CountRequest) (*CountResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Count not implemented")
+}
 func (UnimplementedTimersServer) CancelBatch(context.Context, *CancelBatchRequest) (*CancelBatchResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method CancelBatch not implemented")
 }
 func (UnimplementedTimersServer) Reschedule(context.Context, *RescheduleRequest) (*RescheduleResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Reschedule not implemented")
+}
+func (UnimplementedTimersServer) Pause(context.Context, *PauseRequest) (*PauseResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Pause not implemented")
+}
+func (UnimplementedTimersServer) Resume(context.Context, *ResumeRequest) (*ResumeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
+}
+func (UnimplementedTimersServer) FireNow(context.Context, *FireNowRequest) (*FireNowResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FireNow not implemented")
+}
+func (UnimplementedTimersServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
 }
 func (UnimplementedTimersServer) Preview(context.Context, *PreviewRequest) (*PreviewResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Preview not implemented")
@@ -324,6 +420,24 @@ func _Timers_Cancel_Handler(srv interface{}, ctx context.Context, dec func(inter
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Timers_Count_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CountRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TimersServer).Count(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Timers_Count_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TimersServer).Count(ctx, req.(*CountRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Timers_CancelBatch_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(CancelBatchRequest)
 	if err := dec(in); err != nil {
@@ -356,6 +470,78 @@ func _Timers_Reschedule_Handler(srv interface{}, ctx context.Context, dec func(i
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(TimersServer).Reschedule(ctx, req.(*RescheduleRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Timers_Pause_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PauseRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TimersServer).Pause(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Timers_Pause_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TimersServer).Pause(ctx, req.(*PauseRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Timers_Resume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ResumeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TimersServer).Resume(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Timers_Resume_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TimersServer).Resume(ctx, req.(*ResumeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Timers_FireNow_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FireNowRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TimersServer).FireNow(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Timers_FireNow_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TimersServer).FireNow(ctx, req.(*FireNowRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Timers_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TimersServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Timers_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TimersServer).Explain(ctx, req.(*ExplainRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -406,12 +592,32 @@ var Timers_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Timers_Cancel_Handler,
 		},
 		{
+			MethodName: "Count",
+			Handler:    _Timers_Count_Handler,
+		},
+		{
 			MethodName: "CancelBatch",
 			Handler:    _Timers_CancelBatch_Handler,
 		},
 		{
 			MethodName: "Reschedule",
 			Handler:    _Timers_Reschedule_Handler,
+		},
+		{
+			MethodName: "Pause",
+			Handler:    _Timers_Pause_Handler,
+		},
+		{
+			MethodName: "Resume",
+			Handler:    _Timers_Resume_Handler,
+		},
+		{
+			MethodName: "FireNow",
+			Handler:    _Timers_FireNow_Handler,
+		},
+		{
+			MethodName: "Explain",
+			Handler:    _Timers_Explain_Handler,
 		},
 		{
 			MethodName: "Preview",

@@ -177,6 +177,13 @@ type Command struct {
 	//	*Command_Reschedule
 	//	*Command_Complete
 	//	*Command_Retry
+	//	*Command_Pause
+	//	*Command_Resume
+	//	*Command_Advance
+	//	*Command_Expire
+	//	*Command_Redrive
+	//	*Command_Purge
+	//	*Command_Atomic
 	Kind          isCommand_Kind `protobuf_oneof:"kind"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -264,6 +271,69 @@ func (x *Command) GetRetry() *Retry {
 	return nil
 }
 
+func (x *Command) GetPause() *Pause {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_Pause); ok {
+			return x.Pause
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetResume() *Resume {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_Resume); ok {
+			return x.Resume
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAdvance() *Advance {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_Advance); ok {
+			return x.Advance
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetExpire() *Expire {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_Expire); ok {
+			return x.Expire
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetRedrive() *Redrive {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_Redrive); ok {
+			return x.Redrive
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetPurge() *Purge {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_Purge); ok {
+			return x.Purge
+		}
+	}
+	return nil
+}
+
+func (x *Command) GetAtomic() *Atomic {
+	if x != nil {
+		if x, ok := x.Kind.(*Command_Atomic); ok {
+			return x.Atomic
+		}
+	}
+	return nil
+}
+
 type isCommand_Kind interface {
 	isCommand_Kind()
 }
@@ -288,6 +358,34 @@ type Command_Retry struct {
 	Retry *Retry `protobuf:"bytes,5,opt,name=retry,proto3,oneof"`
 }
 
+type Command_Pause struct {
+	Pause *Pause `protobuf:"bytes,6,opt,name=pause,proto3,oneof"`
+}
+
+type Command_Resume struct {
+	Resume *Resume `protobuf:"bytes,7,opt,name=resume,proto3,oneof"`
+}
+
+type Command_Advance struct {
+	Advance *Advance `protobuf:"bytes,8,opt,name=advance,proto3,oneof"`
+}
+
+type Command_Expire struct {
+	Expire *Expire `protobuf:"bytes,9,opt,name=expire,proto3,oneof"`
+}
+
+type Command_Redrive struct {
+	Redrive *Redrive `protobuf:"bytes,10,opt,name=redrive,proto3,oneof"`
+}
+
+type Command_Purge struct {
+	Purge *Purge `protobuf:"bytes,11,opt,name=purge,proto3,oneof"`
+}
+
+type Command_Atomic struct {
+	Atomic *Atomic `protobuf:"bytes,12,opt,name=atomic,proto3,oneof"`
+}
+
 func (*Command_Schedule) isCommand_Kind() {}
 
 func (*Command_Cancel) isCommand_Kind() {}
@@ -297,6 +395,20 @@ func (*Command_Reschedule) isCommand_Kind() {}
 func (*Command_Complete) isCommand_Kind() {}
 
 func (*Command_Retry) isCommand_Kind() {}
+
+func (*Command_Pause) isCommand_Kind() {}
+
+func (*Command_Resume) isCommand_Kind() {}
+
+func (*Command_Advance) isCommand_Kind() {}
+
+func (*Command_Expire) isCommand_Kind() {}
+
+func (*Command_Redrive) isCommand_Kind() {}
+
+func (*Command_Purge) isCommand_Kind() {}
+
+func (*Command_Atomic) isCommand_Kind() {}
 
 type Pair struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -356,8 +468,10 @@ type RetryPolicy struct {
 	InitialBackoffMs int64                  `protobuf:"varint,2,opt,name=initial_backoff_ms,json=initialBackoffMs,proto3" json:"initial_backoff_ms,omitempty"`
 	MaxBackoffMs     int64                  `protobuf:"varint,3,opt,name=max_backoff_ms,json=maxBackoffMs,proto3" json:"max_backoff_ms,omitempty"`
 	Multiplier       float64                `protobuf:"fixed64,4,opt,name=multiplier,proto3" json:"multiplier,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// MaxAttempts sends the timer to the dead letters after so many; 0 means no limit.
+	MaxAttempts   uint32 `protobuf:"varint,5,opt,name=max_attempts,json=maxAttempts,proto3" json:"max_attempts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *RetryPolicy) Reset() {
@@ -418,6 +532,13 @@ func (x *RetryPolicy) GetMultiplier() float64 {
 	return 0
 }
 
+func (x *RetryPolicy) GetMaxAttempts() uint32 {
+	if x != nil {
+		return x.MaxAttempts
+	}
+	return 0
+}
+
 type Schedule struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -437,8 +558,10 @@ type Schedule struct {
 	IfExists         uint32 `protobuf:"varint,12,opt,name=if_exists,json=ifExists,proto3" json:"if_exists,omitempty"`
 	ExpectedRevision uint64 `protobuf:"varint,13,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
 	RequestId        []byte `protobuf:"bytes,14,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Extra is what few timers have.
+	Extra         *Extra `protobuf:"bytes,15,opt,name=extra,proto3" json:"extra,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Schedule) Reset() {
@@ -569,6 +692,535 @@ func (x *Schedule) GetRequestId() []byte {
 	return nil
 }
 
+func (x *Schedule) GetExtra() *Extra {
+	if x != nil {
+		return x.Extra
+	}
+	return nil
+}
+
+// Extra is kept beside a timer as it is here. Its first part is the client's, the second is what has become of it.
+type Extra struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Repeat     *Repeat                `protobuf:"bytes,1,opt,name=repeat,proto3" json:"repeat,omitempty"`
+	ExpiryMs   int64                  `protobuf:"varint,2,opt,name=expiry_ms,json=expiryMs,proto3" json:"expiry_ms,omitempty"`
+	AtMostOnce bool                   `protobuf:"varint,3,opt,name=at_most_once,json=atMostOnce,proto3" json:"at_most_once,omitempty"`
+	// Webhook is the URL; the timer's queue is then NUL and the URL's scheme, host and port.
+	Webhook string `protobuf:"bytes,4,opt,name=webhook,proto3" json:"webhook,omitempty"`
+	// WindowMs is how much later than its time a due time may be placed; for a timer without a repeat it has been used up in due_ms.
+	WindowMs int64 `protobuf:"varint,5,opt,name=window_ms,json=windowMs,proto3" json:"window_ms,omitempty"`
+	Paused   bool  `protobuf:"varint,10,opt,name=paused,proto3" json:"paused,omitempty"`
+	// LeftMs is the time that was left when the timer was frozen (frozen), else unused.
+	Frozen bool  `protobuf:"varint,11,opt,name=frozen,proto3" json:"frozen,omitempty"`
+	LeftMs int64 `protobuf:"varint,12,opt,name=left_ms,json=leftMs,proto3" json:"left_ms,omitempty"`
+	// OutRevision is the revision under which a delivery was out when the timer was paused: its token stays good. 0 for none.
+	OutRevision uint64 `protobuf:"varint,13,opt,name=out_revision,json=outRevision,proto3" json:"out_revision,omitempty"`
+	// Failures are the last 8 failed attempts, oldest first.
+	Failures []*Failure `protobuf:"bytes,14,rep,name=failures,proto3" json:"failures,omitempty"`
+	// Dead is set in a dead letter.
+	Dead          *Dead `protobuf:"bytes,15,opt,name=dead,proto3" json:"dead,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Extra) Reset() {
+	*x = Extra{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Extra) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Extra) ProtoMessage() {}
+
+func (x *Extra) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Extra.ProtoReflect.Descriptor instead.
+func (*Extra) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Extra) GetRepeat() *Repeat {
+	if x != nil {
+		return x.Repeat
+	}
+	return nil
+}
+
+func (x *Extra) GetExpiryMs() int64 {
+	if x != nil {
+		return x.ExpiryMs
+	}
+	return 0
+}
+
+func (x *Extra) GetAtMostOnce() bool {
+	if x != nil {
+		return x.AtMostOnce
+	}
+	return false
+}
+
+func (x *Extra) GetWebhook() string {
+	if x != nil {
+		return x.Webhook
+	}
+	return ""
+}
+
+func (x *Extra) GetWindowMs() int64 {
+	if x != nil {
+		return x.WindowMs
+	}
+	return 0
+}
+
+func (x *Extra) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *Extra) GetFrozen() bool {
+	if x != nil {
+		return x.Frozen
+	}
+	return false
+}
+
+func (x *Extra) GetLeftMs() int64 {
+	if x != nil {
+		return x.LeftMs
+	}
+	return 0
+}
+
+func (x *Extra) GetOutRevision() uint64 {
+	if x != nil {
+		return x.OutRevision
+	}
+	return 0
+}
+
+func (x *Extra) GetFailures() []*Failure {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
+}
+
+func (x *Extra) GetDead() *Dead {
+	if x != nil {
+		return x.Dead
+	}
+	return nil
+}
+
+// Failure is a failed attempt.
+type Failure struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	AtMs  int64                  `protobuf:"varint,1,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	Epoch uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// HandedMs is when it was handed out; 0 if that is not known.
+	HandedMs int64  `protobuf:"varint,3,opt,name=handed_ms,json=handedMs,proto3" json:"handed_ms,omitempty"`
+	Error    string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// Lapsed: there was no answer in time.
+	Lapsed        bool `protobuf:"varint,5,opt,name=lapsed,proto3" json:"lapsed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Failure) Reset() {
+	*x = Failure{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Failure) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Failure) ProtoMessage() {}
+
+func (x *Failure) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Failure.ProtoReflect.Descriptor instead.
+func (*Failure) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Failure) GetAtMs() int64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
+func (x *Failure) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Failure) GetHandedMs() int64 {
+	if x != nil {
+		return x.HandedMs
+	}
+	return 0
+}
+
+func (x *Failure) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Failure) GetLapsed() bool {
+	if x != nil {
+		return x.Lapsed
+	}
+	return false
+}
+
+// Dead makes a timer a dead letter. It lies under the namespace NUL and its own, and the ID is its key.
+type Dead struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Reason as in carillon.v1.DeadReason.
+	Reason   uint32 `protobuf:"varint,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	AtMs     int64  `protobuf:"varint,3,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	Attempts uint32 `protobuf:"varint,4,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// Child is true if the timer lives on as a repeat: the letter is one due time of it.
+	Child         bool `protobuf:"varint,5,opt,name=child,proto3" json:"child,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Dead) Reset() {
+	*x = Dead{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Dead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Dead) ProtoMessage() {}
+
+func (x *Dead) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Dead.ProtoReflect.Descriptor instead.
+func (*Dead) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Dead) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Dead) GetReason() uint32 {
+	if x != nil {
+		return x.Reason
+	}
+	return 0
+}
+
+func (x *Dead) GetAtMs() int64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
+func (x *Dead) GetAttempts() uint32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *Dead) GetChild() bool {
+	if x != nil {
+		return x.Child
+	}
+	return false
+}
+
+// Repeat is what carillon.v1.Repeat says, and how far it has come.
+type Repeat struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	EveryMs    int64                  `protobuf:"varint,1,opt,name=every_ms,json=everyMs,proto3" json:"every_ms,omitempty"`
+	Cron       string                 `protobuf:"bytes,2,opt,name=cron,proto3" json:"cron,omitempty"`
+	Zone       string                 `protobuf:"bytes,3,opt,name=zone,proto3" json:"zone,omitempty"`
+	FixedDelay bool                   `protobuf:"varint,4,opt,name=fixed_delay,json=fixedDelay,proto3" json:"fixed_delay,omitempty"`
+	// StartMs is the anchor of a period; the leader sets it if the client did not.
+	StartMs int64 `protobuf:"varint,5,opt,name=start_ms,json=startMs,proto3" json:"start_ms,omitempty"`
+	// EndMs is the latest due time; has_end false means none.
+	HasEnd   bool  `protobuf:"varint,6,opt,name=has_end,json=hasEnd,proto3" json:"has_end,omitempty"`
+	EndMs    int64 `protobuf:"varint,7,opt,name=end_ms,json=endMs,proto3" json:"end_ms,omitempty"`
+	MaxCount int64 `protobuf:"varint,8,opt,name=max_count,json=maxCount,proto3" json:"max_count,omitempty"`
+	// Misfire and overlap as in carillon.v1, never unspecified.
+	Misfire    uint32 `protobuf:"varint,9,opt,name=misfire,proto3" json:"misfire,omitempty"`
+	MaxCatchUp uint32 `protobuf:"varint,10,opt,name=max_catch_up,json=maxCatchUp,proto3" json:"max_catch_up,omitempty"`
+	MaxLateMs  int64  `protobuf:"varint,11,opt,name=max_late_ms,json=maxLateMs,proto3" json:"max_late_ms,omitempty"`
+	Overlap    uint32 `protobuf:"varint,12,opt,name=overlap,proto3" json:"overlap,omitempty"`
+	// TickMs is the due time on the grid; due_ms may lie elsewhere in the window.
+	TickMs int64 `protobuf:"varint,20,opt,name=tick_ms,json=tickMs,proto3" json:"tick_ms,omitempty"`
+	// Fired counts the due times that were settled after a hand-out, or made a timer of their own.
+	Fired int64 `protobuf:"varint,21,opt,name=fired,proto3" json:"fired,omitempty"`
+	// BacklogMs: due times up to here were missed and are to be fired one by one.
+	BacklogMs     int64 `protobuf:"varint,22,opt,name=backlog_ms,json=backlogMs,proto3" json:"backlog_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Repeat) Reset() {
+	*x = Repeat{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Repeat) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Repeat) ProtoMessage() {}
+
+func (x *Repeat) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Repeat.ProtoReflect.Descriptor instead.
+func (*Repeat) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Repeat) GetEveryMs() int64 {
+	if x != nil {
+		return x.EveryMs
+	}
+	return 0
+}
+
+func (x *Repeat) GetCron() string {
+	if x != nil {
+		return x.Cron
+	}
+	return ""
+}
+
+func (x *Repeat) GetZone() string {
+	if x != nil {
+		return x.Zone
+	}
+	return ""
+}
+
+func (x *Repeat) GetFixedDelay() bool {
+	if x != nil {
+		return x.FixedDelay
+	}
+	return false
+}
+
+func (x *Repeat) GetStartMs() int64 {
+	if x != nil {
+		return x.StartMs
+	}
+	return 0
+}
+
+func (x *Repeat) GetHasEnd() bool {
+	if x != nil {
+		return x.HasEnd
+	}
+	return false
+}
+
+func (x *Repeat) GetEndMs() int64 {
+	if x != nil {
+		return x.EndMs
+	}
+	return 0
+}
+
+func (x *Repeat) GetMaxCount() int64 {
+	if x != nil {
+		return x.MaxCount
+	}
+	return 0
+}
+
+func (x *Repeat) GetMisfire() uint32 {
+	if x != nil {
+		return x.Misfire
+	}
+	return 0
+}
+
+func (x *Repeat) GetMaxCatchUp() uint32 {
+	if x != nil {
+		return x.MaxCatchUp
+	}
+	return 0
+}
+
+func (x *Repeat) GetMaxLateMs() int64 {
+	if x != nil {
+		return x.MaxLateMs
+	}
+	return 0
+}
+
+func (x *Repeat) GetOverlap() uint32 {
+	if x != nil {
+		return x.Overlap
+	}
+	return 0
+}
+
+func (x *Repeat) GetTickMs() int64 {
+	if x != nil {
+		return x.TickMs
+	}
+	return 0
+}
+
+func (x *Repeat) GetFired() int64 {
+	if x != nil {
+		return x.Fired
+	}
+	return 0
+}
+
+func (x *Repeat) GetBacklogMs() int64 {
+	if x != nil {
+		return x.BacklogMs
+	}
+	return 0
+}
+
+// Next is where a repeat goes on, as its leader has computed it.
+type Next struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ended: nothing is due any more; the timer is finished.
+	Ended         bool  `protobuf:"varint,1,opt,name=ended,proto3" json:"ended,omitempty"`
+	TickMs        int64 `protobuf:"varint,2,opt,name=tick_ms,json=tickMs,proto3" json:"tick_ms,omitempty"`
+	DueMs         int64 `protobuf:"varint,3,opt,name=due_ms,json=dueMs,proto3" json:"due_ms,omitempty"`
+	BacklogMs     int64 `protobuf:"varint,4,opt,name=backlog_ms,json=backlogMs,proto3" json:"backlog_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Next) Reset() {
+	*x = Next{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Next) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Next) ProtoMessage() {}
+
+func (x *Next) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Next.ProtoReflect.Descriptor instead.
+func (*Next) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Next) GetEnded() bool {
+	if x != nil {
+		return x.Ended
+	}
+	return false
+}
+
+func (x *Next) GetTickMs() int64 {
+	if x != nil {
+		return x.TickMs
+	}
+	return 0
+}
+
+func (x *Next) GetDueMs() int64 {
+	if x != nil {
+		return x.DueMs
+	}
+	return 0
+}
+
+func (x *Next) GetBacklogMs() int64 {
+	if x != nil {
+		return x.BacklogMs
+	}
+	return 0
+}
+
 type Cancel struct {
 	state            protoimpl.MessageState `protogen:"open.v1"`
 	Namespace        string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
@@ -586,7 +1238,7 @@ type Cancel struct {
 
 func (x *Cancel) Reset() {
 	*x = Cancel{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[6]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +1250,7 @@ func (x *Cancel) String() string {
 func (*Cancel) ProtoMessage() {}
 
 func (x *Cancel) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[6]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +1263,7 @@ func (x *Cancel) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Cancel.ProtoReflect.Descriptor instead.
 func (*Cancel) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{6}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Cancel) GetNamespace() string {
@@ -665,13 +1317,15 @@ type Reschedule struct {
 	IsDelay          bool                   `protobuf:"varint,5,opt,name=is_delay,json=isDelay,proto3" json:"is_delay,omitempty"`
 	ExpectedRevision uint64                 `protobuf:"varint,6,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
 	RequestId        []byte                 `protobuf:"bytes,7,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Now: due at the entry's clock (FireNow). The tick of a repeat stays what it is.
+	Now           bool `protobuf:"varint,8,opt,name=now,proto3" json:"now,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Reschedule) Reset() {
 	*x = Reschedule{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[7]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -683,7 +1337,7 @@ func (x *Reschedule) String() string {
 func (*Reschedule) ProtoMessage() {}
 
 func (x *Reschedule) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[7]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -696,7 +1350,7 @@ func (x *Reschedule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reschedule.ProtoReflect.Descriptor instead.
 func (*Reschedule) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{7}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Reschedule) GetNamespace() string {
@@ -748,6 +1402,13 @@ func (x *Reschedule) GetRequestId() []byte {
 	return nil
 }
 
+func (x *Reschedule) GetNow() bool {
+	if x != nil {
+		return x.Now
+	}
+	return false
+}
+
 // Complete takes an acked timer away, if the revision and the attempt are still those of the delivery.
 type Complete struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
@@ -756,15 +1417,21 @@ type Complete struct {
 	Revision  uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	Attempt   uint32                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// TokenEpoch is the epoch under which the delivery was handed out.
-	TokenEpoch    uint64 `protobuf:"varint,5,opt,name=token_epoch,json=tokenEpoch,proto3" json:"token_epoch,omitempty"`
-	Hold          uint64 `protobuf:"varint,6,opt,name=hold,proto3" json:"hold,omitempty"`
+	TokenEpoch uint64 `protobuf:"varint,5,opt,name=token_epoch,json=tokenEpoch,proto3" json:"token_epoch,omitempty"`
+	Hold       uint64 `protobuf:"varint,6,opt,name=hold,proto3" json:"hold,omitempty"`
+	// HandedMs is when it was handed out; 0 if that is not known.
+	HandedMs int64 `protobuf:"varint,7,opt,name=handed_ms,json=handedMs,proto3" json:"handed_ms,omitempty"`
+	// Next is set by the leader if the timer repeats.
+	Next *Next `protobuf:"bytes,8,opt,name=next,proto3" json:"next,omitempty"`
+	// Ahead: the timer was not handed out yet; it is at-most-once, and will be when this is applied.
+	Ahead         bool `protobuf:"varint,9,opt,name=ahead,proto3" json:"ahead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Complete) Reset() {
 	*x = Complete{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[8]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -776,7 +1443,7 @@ func (x *Complete) String() string {
 func (*Complete) ProtoMessage() {}
 
 func (x *Complete) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[8]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -789,7 +1456,7 @@ func (x *Complete) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Complete.ProtoReflect.Descriptor instead.
 func (*Complete) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{8}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Complete) GetNamespace() string {
@@ -834,6 +1501,27 @@ func (x *Complete) GetHold() uint64 {
 	return 0
 }
 
+func (x *Complete) GetHandedMs() int64 {
+	if x != nil {
+		return x.HandedMs
+	}
+	return 0
+}
+
+func (x *Complete) GetNext() *Next {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *Complete) GetAhead() bool {
+	if x != nil {
+		return x.Ahead
+	}
+	return false
+}
+
 // Retry moves a timer to its next attempt, if the revision and the attempt are still those of the delivery.
 type Retry struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -845,17 +1533,24 @@ type Retry struct {
 	// DueMs is when the next attempt may start.
 	DueMs int64 `protobuf:"varint,6,opt,name=due_ms,json=dueMs,proto3" json:"due_ms,omitempty"`
 	// DelayMs is used on the way to the leader only: the consumer's own wait; has_delay false means the timer's back-off.
-	DelayMs       int64  `protobuf:"varint,7,opt,name=delay_ms,json=delayMs,proto3" json:"delay_ms,omitempty"`
-	HasDelay      bool   `protobuf:"varint,8,opt,name=has_delay,json=hasDelay,proto3" json:"has_delay,omitempty"`
-	Error         string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
-	Hold          uint64 `protobuf:"varint,10,opt,name=hold,proto3" json:"hold,omitempty"`
+	DelayMs  int64  `protobuf:"varint,7,opt,name=delay_ms,json=delayMs,proto3" json:"delay_ms,omitempty"`
+	HasDelay bool   `protobuf:"varint,8,opt,name=has_delay,json=hasDelay,proto3" json:"has_delay,omitempty"`
+	Error    string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	Hold     uint64 `protobuf:"varint,10,opt,name=hold,proto3" json:"hold,omitempty"`
+	HandedMs int64  `protobuf:"varint,11,opt,name=handed_ms,json=handedMs,proto3" json:"handed_ms,omitempty"`
+	// Next is set by the leader if the timer repeats: where it goes on if this was the last attempt.
+	Next *Next `protobuf:"bytes,12,opt,name=next,proto3" json:"next,omitempty"`
+	// Dead sends it to the dead letters at once; returned counts no attempt; lapsed says that there was no answer in time.
+	Dead          bool `protobuf:"varint,13,opt,name=dead,proto3" json:"dead,omitempty"`
+	Returned      bool `protobuf:"varint,14,opt,name=returned,proto3" json:"returned,omitempty"`
+	Lapsed        bool `protobuf:"varint,15,opt,name=lapsed,proto3" json:"lapsed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Retry) Reset() {
 	*x = Retry{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[9]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -867,7 +1562,7 @@ func (x *Retry) String() string {
 func (*Retry) ProtoMessage() {}
 
 func (x *Retry) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[9]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -880,7 +1575,7 @@ func (x *Retry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retry.ProtoReflect.Descriptor instead.
 func (*Retry) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{9}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Retry) GetNamespace() string {
@@ -953,6 +1648,580 @@ func (x *Retry) GetHold() uint64 {
 	return 0
 }
 
+func (x *Retry) GetHandedMs() int64 {
+	if x != nil {
+		return x.HandedMs
+	}
+	return 0
+}
+
+func (x *Retry) GetNext() *Next {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *Retry) GetDead() bool {
+	if x != nil {
+		return x.Dead
+	}
+	return false
+}
+
+func (x *Retry) GetReturned() bool {
+	if x != nil {
+		return x.Returned
+	}
+	return false
+}
+
+func (x *Retry) GetLapsed() bool {
+	if x != nil {
+		return x.Lapsed
+	}
+	return false
+}
+
+type Pause struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Namespace        string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id               string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Freeze           bool                   `protobuf:"varint,3,opt,name=freeze,proto3" json:"freeze,omitempty"`
+	ExpectedRevision uint64                 `protobuf:"varint,4,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
+	RequestId        []byte                 `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Firing is set by the leader when a delivery is, or may be, out; hold as in Cancel.
+	Firing        bool   `protobuf:"varint,6,opt,name=firing,proto3" json:"firing,omitempty"`
+	Hold          uint64 `protobuf:"varint,7,opt,name=hold,proto3" json:"hold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Pause) Reset() {
+	*x = Pause{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Pause) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Pause) ProtoMessage() {}
+
+func (x *Pause) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Pause.ProtoReflect.Descriptor instead.
+func (*Pause) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Pause) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Pause) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Pause) GetFreeze() bool {
+	if x != nil {
+		return x.Freeze
+	}
+	return false
+}
+
+func (x *Pause) GetExpectedRevision() uint64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
+func (x *Pause) GetRequestId() []byte {
+	if x != nil {
+		return x.RequestId
+	}
+	return nil
+}
+
+func (x *Pause) GetFiring() bool {
+	if x != nil {
+		return x.Firing
+	}
+	return false
+}
+
+func (x *Pause) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
+	}
+	return 0
+}
+
+type Resume struct {
+	state            protoimpl.MessageState `protogen:"open.v1"`
+	Namespace        string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id               string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	ExpectedRevision uint64                 `protobuf:"varint,3,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
+	RequestId        []byte                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// Next is set by the leader if the timer repeats.
+	Next          *Next `protobuf:"bytes,5,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Resume) Reset() {
+	*x = Resume{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Resume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Resume) ProtoMessage() {}
+
+func (x *Resume) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Resume.ProtoReflect.Descriptor instead.
+func (*Resume) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *Resume) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Resume) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Resume) GetExpectedRevision() uint64 {
+	if x != nil {
+		return x.ExpectedRevision
+	}
+	return 0
+}
+
+func (x *Resume) GetRequestId() []byte {
+	if x != nil {
+		return x.RequestId
+	}
+	return nil
+}
+
+func (x *Resume) GetNext() *Next {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+// Advance moves a repeat on from a due time that is not handed out: it was missed, or (spawn) it becomes a timer of its own.
+type Advance struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id        string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Revision  uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Attempt   uint32                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Hold      uint64                 `protobuf:"varint,5,opt,name=hold,proto3" json:"hold,omitempty"`
+	Next      *Next                  `protobuf:"bytes,6,opt,name=next,proto3" json:"next,omitempty"`
+	// Spawn are the due times that become timers.
+	SpawnMs       []int64 `protobuf:"varint,7,rep,packed,name=spawn_ms,json=spawnMs,proto3" json:"spawn_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Advance) Reset() {
+	*x = Advance{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Advance) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Advance) ProtoMessage() {}
+
+func (x *Advance) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Advance.ProtoReflect.Descriptor instead.
+func (*Advance) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Advance) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Advance) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Advance) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Advance) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Advance) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
+	}
+	return 0
+}
+
+func (x *Advance) GetNext() *Next {
+	if x != nil {
+		return x.Next
+	}
+	return nil
+}
+
+func (x *Advance) GetSpawnMs() []int64 {
+	if x != nil {
+		return x.SpawnMs
+	}
+	return nil
+}
+
+// Expire ends a timer whose expiry has passed.
+type Expire struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Id            string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Revision      uint64                 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	Attempt       uint32                 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Hold          uint64                 `protobuf:"varint,5,opt,name=hold,proto3" json:"hold,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Expire) Reset() {
+	*x = Expire{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Expire) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Expire) ProtoMessage() {}
+
+func (x *Expire) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Expire.ProtoReflect.Descriptor instead.
+func (*Expire) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Expire) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Expire) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *Expire) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Expire) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *Expire) GetHold() uint64 {
+	if x != nil {
+		return x.Hold
+	}
+	return 0
+}
+
+// Redrive and Purge name dead letters by key, or, without keys, the first limit of a namespace (and of a queue).
+type Redrive struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Keys          []string               `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	Queue         string                 `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"`
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	RequestId     []byte                 `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Redrive) Reset() {
+	*x = Redrive{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Redrive) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Redrive) ProtoMessage() {}
+
+func (x *Redrive) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Redrive.ProtoReflect.Descriptor instead.
+func (*Redrive) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *Redrive) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Redrive) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *Redrive) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *Redrive) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Redrive) GetRequestId() []byte {
+	if x != nil {
+		return x.RequestId
+	}
+	return nil
+}
+
+type Purge struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Keys          []string               `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
+	Queue         string                 `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"`
+	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	RequestId     []byte                 `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Purge) Reset() {
+	*x = Purge{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Purge) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Purge) ProtoMessage() {}
+
+func (x *Purge) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Purge.ProtoReflect.Descriptor instead.
+func (*Purge) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Purge) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *Purge) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *Purge) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *Purge) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Purge) GetRequestId() []byte {
+	if x != nil {
+		return x.RequestId
+	}
+	return nil
+}
+
+// Atomic holds Schedules or Cancels of different timers that are applied all or not at all.
+type Atomic struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Commands      []*Command             `protobuf:"bytes,1,rep,name=commands,proto3" json:"commands,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Atomic) Reset() {
+	*x = Atomic{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Atomic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Atomic) ProtoMessage() {}
+
+func (x *Atomic) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Atomic.ProtoReflect.Descriptor instead.
+func (*Atomic) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Atomic) GetCommands() []*Command {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
+}
+
 // Record is a pending timer in a snapshot.
 type Record struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
@@ -970,7 +2239,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[10]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -982,7 +2251,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[10]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -995,7 +2264,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{10}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Record) GetTimer() *Schedule {
@@ -1047,12 +2316,12 @@ func (x *Record) GetLastError() string {
 	return ""
 }
 
-// Finished is a fired or cancelled timer that is retained.
+// Finished is a fired, cancelled, expired or dead timer that is retained.
 type Finished struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Id        string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
-	// State: 3 fired, 4 cancelled (as in carillon.v1.State).
+	// State: 3 fired, 4 cancelled, 6 dead, 7 expired (as in carillon.v1.State).
 	State      uint32 `protobuf:"varint,3,opt,name=state,proto3" json:"state,omitempty"`
 	Revision   uint64 `protobuf:"varint,4,opt,name=revision,proto3" json:"revision,omitempty"`
 	Attempt    uint32 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
@@ -1063,14 +2332,19 @@ type Finished struct {
 	// Firing is set if a cancel answered FIRING.
 	Firing bool `protobuf:"varint,10,opt,name=firing,proto3" json:"firing,omitempty"`
 	// Sequence counts the timers that finished on this shard; a gap is one that was scheduled anew.
-	Sequence      uint64 `protobuf:"varint,11,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	Sequence uint64 `protobuf:"varint,11,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// HandedMs is when the last delivery was handed out, epoch under which; 0 if that is not known.
+	HandedMs int64  `protobuf:"varint,12,opt,name=handed_ms,json=handedMs,proto3" json:"handed_ms,omitempty"`
+	Epoch    uint64 `protobuf:"varint,13,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Fired counts the due times of a repeat.
+	Fired         int64 `protobuf:"varint,14,opt,name=fired,proto3" json:"fired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Finished) Reset() {
 	*x = Finished{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[11]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1082,7 +2356,7 @@ func (x *Finished) String() string {
 func (*Finished) ProtoMessage() {}
 
 func (x *Finished) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[11]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1095,7 +2369,7 @@ func (x *Finished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finished.ProtoReflect.Descriptor instead.
 func (*Finished) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{11}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Finished) GetNamespace() string {
@@ -1175,6 +2449,88 @@ func (x *Finished) GetSequence() uint64 {
 	return 0
 }
 
+func (x *Finished) GetHandedMs() int64 {
+	if x != nil {
+		return x.HandedMs
+	}
+	return 0
+}
+
+func (x *Finished) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Finished) GetFired() int64 {
+	if x != nil {
+		return x.Fired
+	}
+	return 0
+}
+
+// Reign is an epoch and who led it; a snapshot keeps the last 64.
+type Reign struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Epoch         uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Node          string                 `protobuf:"bytes,2,opt,name=node,proto3" json:"node,omitempty"`
+	BegunMs       int64                  `protobuf:"varint,3,opt,name=begun_ms,json=begunMs,proto3" json:"begun_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reign) Reset() {
+	*x = Reign{}
+	mi := &file_carillonlog_v1_log_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reign) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reign) ProtoMessage() {}
+
+func (x *Reign) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_log_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reign.ProtoReflect.Descriptor instead.
+func (*Reign) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Reign) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *Reign) GetNode() string {
+	if x != nil {
+		return x.Node
+	}
+	return ""
+}
+
+func (x *Reign) GetBegunMs() int64 {
+	if x != nil {
+		return x.BegunMs
+	}
+	return 0
+}
+
 // Request is a remembered write.
 type Request struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1190,7 +2546,7 @@ type Request struct {
 
 func (x *Request) Reset() {
 	*x = Request{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[12]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1202,7 +2558,7 @@ func (x *Request) String() string {
 func (*Request) ProtoMessage() {}
 
 func (x *Request) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[12]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1215,7 +2571,7 @@ func (x *Request) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Request.ProtoReflect.Descriptor instead.
 func (*Request) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{12}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Request) GetKey() []byte {
@@ -1267,13 +2623,15 @@ type SnapshotHeader struct {
 	// The sequences of the last finished timer and of the last remembered write; those of the writes have no gap.
 	FinishedSequence uint64 `protobuf:"varint,9,opt,name=finished_sequence,json=finishedSequence,proto3" json:"finished_sequence,omitempty"`
 	RequestSequence  uint64 `protobuf:"varint,10,opt,name=request_sequence,json=requestSequence,proto3" json:"request_sequence,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Reigns are in the order of their epochs.
+	Reigns        []*Reign `protobuf:"bytes,11,rep,name=reigns,proto3" json:"reigns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SnapshotHeader) Reset() {
 	*x = SnapshotHeader{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[13]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1285,7 +2643,7 @@ func (x *SnapshotHeader) String() string {
 func (*SnapshotHeader) ProtoMessage() {}
 
 func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[13]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1298,7 +2656,7 @@ func (x *SnapshotHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotHeader.ProtoReflect.Descriptor instead.
 func (*SnapshotHeader) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{13}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SnapshotHeader) GetIndex() uint64 {
@@ -1371,6 +2729,13 @@ func (x *SnapshotHeader) GetRequestSequence() uint64 {
 	return 0
 }
 
+func (x *SnapshotHeader) GetReigns() []*Reign {
+	if x != nil {
+		return x.Reigns
+	}
+	return nil
+}
+
 // SnapshotTrailer closes a snapshot.
 type SnapshotTrailer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1384,7 +2749,7 @@ type SnapshotTrailer struct {
 
 func (x *SnapshotTrailer) Reset() {
 	*x = SnapshotTrailer{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[14]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +2761,7 @@ func (x *SnapshotTrailer) String() string {
 func (*SnapshotTrailer) ProtoMessage() {}
 
 func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[14]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +2774,7 @@ func (x *SnapshotTrailer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotTrailer.ProtoReflect.Descriptor instead.
 func (*SnapshotTrailer) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{14}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SnapshotTrailer) GetMessages() uint64 {
@@ -1436,7 +2801,7 @@ type CommandList struct {
 
 func (x *CommandList) Reset() {
 	*x = CommandList{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[15]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +2813,7 @@ func (x *CommandList) String() string {
 func (*CommandList) ProtoMessage() {}
 
 func (x *CommandList) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[15]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +2826,7 @@ func (x *CommandList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommandList.ProtoReflect.Descriptor instead.
 func (*CommandList) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{15}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CommandList) GetCommands() []*Command {
@@ -1478,15 +2843,19 @@ type Result struct {
 	Revision uint64 `protobuf:"varint,2,opt,name=revision,proto3" json:"revision,omitempty"`
 	DueMs    int64  `protobuf:"varint,3,opt,name=due_ms,json=dueMs,proto3" json:"due_ms,omitempty"`
 	// Answer is the cancel outcome, or 1 for a Schedule that kept the old timer.
-	Answer        uint32 `protobuf:"varint,4,opt,name=answer,proto3" json:"answer,omitempty"`
-	Detail        string `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
+	Answer uint32 `protobuf:"varint,4,opt,name=answer,proto3" json:"answer,omitempty"`
+	Detail string `protobuf:"bytes,5,opt,name=detail,proto3" json:"detail,omitempty"`
+	// Items are the results of the parts of a Redrive, a Purge or an Atomic.
+	Items []*Result `protobuf:"bytes,6,rep,name=items,proto3" json:"items,omitempty"`
+	// Key names the dead letter that an item is about.
+	Key           string `protobuf:"bytes,7,opt,name=key,proto3" json:"key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[16]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1498,7 +2867,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[16]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1511,7 +2880,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{16}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Result) GetCode() uint32 {
@@ -1549,6 +2918,20 @@ func (x *Result) GetDetail() string {
 	return ""
 }
 
+func (x *Result) GetItems() []*Result {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *Result) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
 type ResultList struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Results       []*Result              `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
@@ -1558,7 +2941,7 @@ type ResultList struct {
 
 func (x *ResultList) Reset() {
 	*x = ResultList{}
-	mi := &file_carillonlog_v1_log_proto_msgTypes[17]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1570,7 +2953,7 @@ func (x *ResultList) String() string {
 func (*ResultList) ProtoMessage() {}
 
 func (x *ResultList) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_log_proto_msgTypes[17]
+	mi := &file_carillonlog_v1_log_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1583,7 +2966,7 @@ func (x *ResultList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultList.ProtoReflect.Descriptor instead.
 func (*ResultList) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{17}
+	return file_carillonlog_v1_log_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ResultList) GetResults() []*Result {
@@ -1607,7 +2990,7 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\x05begin\x18\x06 \x01(\v2\x15.carillonlog.v1.BeginR\x05begin\"/\n" +
 	"\x05Begin\x12\x12\n" +
 	"\x04node\x18\x01 \x01(\tR\x04node\x12\x12\n" +
-	"\x04boot\x18\x02 \x01(\tR\x04boot\"\xa0\x02\n" +
+	"\x04boot\x18\x02 \x01(\tR\x04boot\"\xfe\x04\n" +
 	"\aCommand\x126\n" +
 	"\bschedule\x18\x01 \x01(\v2\x18.carillonlog.v1.ScheduleH\x00R\bschedule\x120\n" +
 	"\x06cancel\x18\x02 \x01(\v2\x16.carillonlog.v1.CancelH\x00R\x06cancel\x12<\n" +
@@ -1615,18 +2998,27 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"reschedule\x18\x03 \x01(\v2\x1a.carillonlog.v1.RescheduleH\x00R\n" +
 	"reschedule\x126\n" +
 	"\bcomplete\x18\x04 \x01(\v2\x18.carillonlog.v1.CompleteH\x00R\bcomplete\x12-\n" +
-	"\x05retry\x18\x05 \x01(\v2\x15.carillonlog.v1.RetryH\x00R\x05retryB\x06\n" +
+	"\x05retry\x18\x05 \x01(\v2\x15.carillonlog.v1.RetryH\x00R\x05retry\x12-\n" +
+	"\x05pause\x18\x06 \x01(\v2\x15.carillonlog.v1.PauseH\x00R\x05pause\x120\n" +
+	"\x06resume\x18\a \x01(\v2\x16.carillonlog.v1.ResumeH\x00R\x06resume\x123\n" +
+	"\aadvance\x18\b \x01(\v2\x17.carillonlog.v1.AdvanceH\x00R\aadvance\x120\n" +
+	"\x06expire\x18\t \x01(\v2\x16.carillonlog.v1.ExpireH\x00R\x06expire\x123\n" +
+	"\aredrive\x18\n" +
+	" \x01(\v2\x17.carillonlog.v1.RedriveH\x00R\aredrive\x12-\n" +
+	"\x05purge\x18\v \x01(\v2\x15.carillonlog.v1.PurgeH\x00R\x05purge\x120\n" +
+	"\x06atomic\x18\f \x01(\v2\x16.carillonlog.v1.AtomicH\x00R\x06atomicB\x06\n" +
 	"\x04kind\".\n" +
 	"\x04Pair\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value\"\x9c\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xbf\x01\n" +
 	"\vRetryPolicy\x12\x19\n" +
 	"\blease_ms\x18\x01 \x01(\x03R\aleaseMs\x12,\n" +
 	"\x12initial_backoff_ms\x18\x02 \x01(\x03R\x10initialBackoffMs\x12$\n" +
 	"\x0emax_backoff_ms\x18\x03 \x01(\x03R\fmaxBackoffMs\x12\x1e\n" +
 	"\n" +
 	"multiplier\x18\x04 \x01(\x01R\n" +
-	"multiplier\"\xd2\x03\n" +
+	"multiplier\x12!\n" +
+	"\fmax_attempts\x18\x05 \x01(\rR\vmaxAttempts\"\xff\x03\n" +
 	"\bSchedule\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x15\n" +
@@ -1643,7 +3035,60 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\tif_exists\x18\f \x01(\rR\bifExists\x12+\n" +
 	"\x11expected_revision\x18\r \x01(\x04R\x10expectedRevision\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\x0e \x01(\fR\trequestId\"\xae\x01\n" +
+	"request_id\x18\x0e \x01(\fR\trequestId\x12+\n" +
+	"\x05extra\x18\x0f \x01(\v2\x15.carillonlog.v1.ExtraR\x05extra\"\xf8\x02\n" +
+	"\x05Extra\x12.\n" +
+	"\x06repeat\x18\x01 \x01(\v2\x16.carillonlog.v1.RepeatR\x06repeat\x12\x1b\n" +
+	"\texpiry_ms\x18\x02 \x01(\x03R\bexpiryMs\x12 \n" +
+	"\fat_most_once\x18\x03 \x01(\bR\n" +
+	"atMostOnce\x12\x18\n" +
+	"\awebhook\x18\x04 \x01(\tR\awebhook\x12\x1b\n" +
+	"\twindow_ms\x18\x05 \x01(\x03R\bwindowMs\x12\x16\n" +
+	"\x06paused\x18\n" +
+	" \x01(\bR\x06paused\x12\x16\n" +
+	"\x06frozen\x18\v \x01(\bR\x06frozen\x12\x17\n" +
+	"\aleft_ms\x18\f \x01(\x03R\x06leftMs\x12!\n" +
+	"\fout_revision\x18\r \x01(\x04R\voutRevision\x123\n" +
+	"\bfailures\x18\x0e \x03(\v2\x17.carillonlog.v1.FailureR\bfailures\x12(\n" +
+	"\x04dead\x18\x0f \x01(\v2\x14.carillonlog.v1.DeadR\x04dead\"\x7f\n" +
+	"\aFailure\x12\x13\n" +
+	"\x05at_ms\x18\x01 \x01(\x03R\x04atMs\x12\x14\n" +
+	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +
+	"\thanded_ms\x18\x03 \x01(\x03R\bhandedMs\x12\x14\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\x12\x16\n" +
+	"\x06lapsed\x18\x05 \x01(\bR\x06lapsed\"u\n" +
+	"\x04Dead\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\tR\x02id\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\rR\x06reason\x12\x13\n" +
+	"\x05at_ms\x18\x03 \x01(\x03R\x04atMs\x12\x1a\n" +
+	"\battempts\x18\x04 \x01(\rR\battempts\x12\x14\n" +
+	"\x05child\x18\x05 \x01(\bR\x05child\"\x98\x03\n" +
+	"\x06Repeat\x12\x19\n" +
+	"\bevery_ms\x18\x01 \x01(\x03R\aeveryMs\x12\x12\n" +
+	"\x04cron\x18\x02 \x01(\tR\x04cron\x12\x12\n" +
+	"\x04zone\x18\x03 \x01(\tR\x04zone\x12\x1f\n" +
+	"\vfixed_delay\x18\x04 \x01(\bR\n" +
+	"fixedDelay\x12\x19\n" +
+	"\bstart_ms\x18\x05 \x01(\x03R\astartMs\x12\x17\n" +
+	"\ahas_end\x18\x06 \x01(\bR\x06hasEnd\x12\x15\n" +
+	"\x06end_ms\x18\a \x01(\x03R\x05endMs\x12\x1b\n" +
+	"\tmax_count\x18\b \x01(\x03R\bmaxCount\x12\x18\n" +
+	"\amisfire\x18\t \x01(\rR\amisfire\x12 \n" +
+	"\fmax_catch_up\x18\n" +
+	" \x01(\rR\n" +
+	"maxCatchUp\x12\x1e\n" +
+	"\vmax_late_ms\x18\v \x01(\x03R\tmaxLateMs\x12\x18\n" +
+	"\aoverlap\x18\f \x01(\rR\aoverlap\x12\x17\n" +
+	"\atick_ms\x18\x14 \x01(\x03R\x06tickMs\x12\x14\n" +
+	"\x05fired\x18\x15 \x01(\x03R\x05fired\x12\x1d\n" +
+	"\n" +
+	"backlog_ms\x18\x16 \x01(\x03R\tbacklogMs\"k\n" +
+	"\x04Next\x12\x14\n" +
+	"\x05ended\x18\x01 \x01(\bR\x05ended\x12\x17\n" +
+	"\atick_ms\x18\x02 \x01(\x03R\x06tickMs\x12\x15\n" +
+	"\x06due_ms\x18\x03 \x01(\x03R\x05dueMs\x12\x1d\n" +
+	"\n" +
+	"backlog_ms\x18\x04 \x01(\x03R\tbacklogMs\"\xae\x01\n" +
 	"\x06Cancel\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12+\n" +
@@ -1651,7 +3096,7 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x04 \x01(\fR\trequestId\x12\x16\n" +
 	"\x06firing\x18\x05 \x01(\bR\x06firing\x12\x12\n" +
-	"\x04hold\x18\x06 \x01(\x04R\x04hold\"\xd3\x01\n" +
+	"\x04hold\x18\x06 \x01(\x04R\x04hold\"\xe5\x01\n" +
 	"\n" +
 	"Reschedule\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
@@ -1661,7 +3106,8 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\bis_delay\x18\x05 \x01(\bR\aisDelay\x12+\n" +
 	"\x11expected_revision\x18\x06 \x01(\x04R\x10expectedRevision\x12\x1d\n" +
 	"\n" +
-	"request_id\x18\a \x01(\fR\trequestId\"\xa3\x01\n" +
+	"request_id\x18\a \x01(\fR\trequestId\x12\x10\n" +
+	"\x03now\x18\b \x01(\bR\x03now\"\x80\x02\n" +
 	"\bComplete\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
@@ -1669,7 +3115,10 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x1f\n" +
 	"\vtoken_epoch\x18\x05 \x01(\x04R\n" +
 	"tokenEpoch\x12\x12\n" +
-	"\x04hold\x18\x06 \x01(\x04R\x04hold\"\x85\x02\n" +
+	"\x04hold\x18\x06 \x01(\x04R\x04hold\x12\x1b\n" +
+	"\thanded_ms\x18\a \x01(\x03R\bhandedMs\x12(\n" +
+	"\x04next\x18\b \x01(\v2\x14.carillonlog.v1.NextR\x04next\x12\x14\n" +
+	"\x05ahead\x18\t \x01(\bR\x05ahead\"\x94\x03\n" +
 	"\x05Retry\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
@@ -1682,7 +3131,58 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\thas_delay\x18\b \x01(\bR\bhasDelay\x12\x14\n" +
 	"\x05error\x18\t \x01(\tR\x05error\x12\x12\n" +
 	"\x04hold\x18\n" +
-	" \x01(\x04R\x04hold\"\xe8\x01\n" +
+	" \x01(\x04R\x04hold\x12\x1b\n" +
+	"\thanded_ms\x18\v \x01(\x03R\bhandedMs\x12(\n" +
+	"\x04next\x18\f \x01(\v2\x14.carillonlog.v1.NextR\x04next\x12\x12\n" +
+	"\x04dead\x18\r \x01(\bR\x04dead\x12\x1a\n" +
+	"\breturned\x18\x0e \x01(\bR\breturned\x12\x16\n" +
+	"\x06lapsed\x18\x0f \x01(\bR\x06lapsed\"\xc5\x01\n" +
+	"\x05Pause\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x16\n" +
+	"\x06freeze\x18\x03 \x01(\bR\x06freeze\x12+\n" +
+	"\x11expected_revision\x18\x04 \x01(\x04R\x10expectedRevision\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\fR\trequestId\x12\x16\n" +
+	"\x06firing\x18\x06 \x01(\bR\x06firing\x12\x12\n" +
+	"\x04hold\x18\a \x01(\x04R\x04hold\"\xac\x01\n" +
+	"\x06Resume\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12+\n" +
+	"\x11expected_revision\x18\x03 \x01(\x04R\x10expectedRevision\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x04 \x01(\fR\trequestId\x12(\n" +
+	"\x04next\x18\x05 \x01(\v2\x14.carillonlog.v1.NextR\x04next\"\xc6\x01\n" +
+	"\aAdvance\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x12\n" +
+	"\x04hold\x18\x05 \x01(\x04R\x04hold\x12(\n" +
+	"\x04next\x18\x06 \x01(\v2\x14.carillonlog.v1.NextR\x04next\x12\x19\n" +
+	"\bspawn_ms\x18\a \x03(\x03R\aspawnMs\"\x80\x01\n" +
+	"\x06Expire\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x04R\brevision\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x12\n" +
+	"\x04hold\x18\x05 \x01(\x04R\x04hold\"\x86\x01\n" +
+	"\aRedrive\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\x12\x14\n" +
+	"\x05queue\x18\x03 \x01(\tR\x05queue\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\fR\trequestId\"\x84\x01\n" +
+	"\x05Purge\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04keys\x18\x02 \x03(\tR\x04keys\x12\x14\n" +
+	"\x05queue\x18\x03 \x01(\tR\x05queue\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x05 \x01(\fR\trequestId\"=\n" +
+	"\x06Atomic\x123\n" +
+	"\bcommands\x18\x01 \x03(\v2\x17.carillonlog.v1.CommandR\bcommands\"\xe8\x01\n" +
 	"\x06Record\x12.\n" +
 	"\x05timer\x18\x01 \x01(\v2\x18.carillonlog.v1.ScheduleR\x05timer\x12\x1a\n" +
 	"\baccepted\x18\x02 \x01(\x04R\baccepted\x12\x1a\n" +
@@ -1692,7 +3192,7 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"created_ms\x18\x06 \x01(\x03R\tcreatedMs\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\a \x01(\tR\tlastError\"\xa5\x02\n" +
+	"last_error\x18\a \x01(\tR\tlastError\"\xee\x02\n" +
 	"\bFinished\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -1707,13 +3207,20 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\x05queue\x18\t \x01(\tR\x05queue\x12\x16\n" +
 	"\x06firing\x18\n" +
 	" \x01(\bR\x06firing\x12\x1a\n" +
-	"\bsequence\x18\v \x01(\x04R\bsequence\"{\n" +
+	"\bsequence\x18\v \x01(\x04R\bsequence\x12\x1b\n" +
+	"\thanded_ms\x18\f \x01(\x03R\bhandedMs\x12\x14\n" +
+	"\x05epoch\x18\r \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05fired\x18\x0e \x01(\x03R\x05fired\"L\n" +
+	"\x05Reign\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04node\x18\x02 \x01(\tR\x04node\x12\x19\n" +
+	"\bbegun_ms\x18\x03 \x01(\x03R\abegunMs\"{\n" +
 	"\aRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\fR\x03key\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x15\n" +
 	"\x06due_ms\x18\x03 \x01(\x03R\x05dueMs\x12\x16\n" +
 	"\x06answer\x18\x04 \x01(\rR\x06answer\x12\x13\n" +
-	"\x05at_ms\x18\x05 \x01(\x03R\x04atMs\"\xc3\x02\n" +
+	"\x05at_ms\x18\x05 \x01(\x03R\x04atMs\"\xf2\x02\n" +
 	"\x0eSnapshotHeader\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x19\n" +
@@ -1725,19 +3232,22 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\brequests\x18\b \x01(\x04R\brequests\x12+\n" +
 	"\x11finished_sequence\x18\t \x01(\x04R\x10finishedSequence\x12)\n" +
 	"\x10request_sequence\x18\n" +
-	" \x01(\x04R\x0frequestSequence\"L\n" +
+	" \x01(\x04R\x0frequestSequence\x12-\n" +
+	"\x06reigns\x18\v \x03(\v2\x15.carillonlog.v1.ReignR\x06reigns\"L\n" +
 	"\x0fSnapshotTrailer\x12\x1a\n" +
 	"\bmessages\x18\x01 \x01(\x04R\bmessages\x12\x1d\n" +
 	"\n" +
 	"state_hash\x18\x02 \x01(\x04R\tstateHash\"B\n" +
 	"\vCommandList\x123\n" +
-	"\bcommands\x18\x01 \x03(\v2\x17.carillonlog.v1.CommandR\bcommands\"\x7f\n" +
+	"\bcommands\x18\x01 \x03(\v2\x17.carillonlog.v1.CommandR\bcommands\"\xbf\x01\n" +
 	"\x06Result\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x1a\n" +
 	"\brevision\x18\x02 \x01(\x04R\brevision\x12\x15\n" +
 	"\x06due_ms\x18\x03 \x01(\x03R\x05dueMs\x12\x16\n" +
 	"\x06answer\x18\x04 \x01(\rR\x06answer\x12\x16\n" +
-	"\x06detail\x18\x05 \x01(\tR\x06detail\">\n" +
+	"\x06detail\x18\x05 \x01(\tR\x06detail\x12,\n" +
+	"\x05items\x18\x06 \x03(\v2\x16.carillonlog.v1.ResultR\x05items\x12\x10\n" +
+	"\x03key\x18\a \x01(\tR\x03key\">\n" +
 	"\n" +
 	"ResultList\x120\n" +
 	"\aresults\x18\x01 \x03(\v2\x16.carillonlog.v1.ResultR\aresultsBHZFgithub.com/carillon-timers/carillon/proto/carillonlog/v1;carillonlogv1b\x06proto3"
@@ -1754,7 +3264,7 @@ func file_carillonlog_v1_log_proto_rawDescGZIP() []byte {
 	return file_carillonlog_v1_log_proto_rawDescData
 }
 
-var file_carillonlog_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_carillonlog_v1_log_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_carillonlog_v1_log_proto_goTypes = []any{
 	(*Entry)(nil),           // 0: carillonlog.v1.Entry
 	(*Begin)(nil),           // 1: carillonlog.v1.Begin
@@ -1762,38 +3272,69 @@ var file_carillonlog_v1_log_proto_goTypes = []any{
 	(*Pair)(nil),            // 3: carillonlog.v1.Pair
 	(*RetryPolicy)(nil),     // 4: carillonlog.v1.RetryPolicy
 	(*Schedule)(nil),        // 5: carillonlog.v1.Schedule
-	(*Cancel)(nil),          // 6: carillonlog.v1.Cancel
-	(*Reschedule)(nil),      // 7: carillonlog.v1.Reschedule
-	(*Complete)(nil),        // 8: carillonlog.v1.Complete
-	(*Retry)(nil),           // 9: carillonlog.v1.Retry
-	(*Record)(nil),          // 10: carillonlog.v1.Record
-	(*Finished)(nil),        // 11: carillonlog.v1.Finished
-	(*Request)(nil),         // 12: carillonlog.v1.Request
-	(*SnapshotHeader)(nil),  // 13: carillonlog.v1.SnapshotHeader
-	(*SnapshotTrailer)(nil), // 14: carillonlog.v1.SnapshotTrailer
-	(*CommandList)(nil),     // 15: carillonlog.v1.CommandList
-	(*Result)(nil),          // 16: carillonlog.v1.Result
-	(*ResultList)(nil),      // 17: carillonlog.v1.ResultList
+	(*Extra)(nil),           // 6: carillonlog.v1.Extra
+	(*Failure)(nil),         // 7: carillonlog.v1.Failure
+	(*Dead)(nil),            // 8: carillonlog.v1.Dead
+	(*Repeat)(nil),          // 9: carillonlog.v1.Repeat
+	(*Next)(nil),            // 10: carillonlog.v1.Next
+	(*Cancel)(nil),          // 11: carillonlog.v1.Cancel
+	(*Reschedule)(nil),      // 12: carillonlog.v1.Reschedule
+	(*Complete)(nil),        // 13: carillonlog.v1.Complete
+	(*Retry)(nil),           // 14: carillonlog.v1.Retry
+	(*Pause)(nil),           // 15: carillonlog.v1.Pause
+	(*Resume)(nil),          // 16: carillonlog.v1.Resume
+	(*Advance)(nil),         // 17: carillonlog.v1.Advance
+	(*Expire)(nil),          // 18: carillonlog.v1.Expire
+	(*Redrive)(nil),         // 19: carillonlog.v1.Redrive
+	(*Purge)(nil),           // 20: carillonlog.v1.Purge
+	(*Atomic)(nil),          // 21: carillonlog.v1.Atomic
+	(*Record)(nil),          // 22: carillonlog.v1.Record
+	(*Finished)(nil),        // 23: carillonlog.v1.Finished
+	(*Reign)(nil),           // 24: carillonlog.v1.Reign
+	(*Request)(nil),         // 25: carillonlog.v1.Request
+	(*SnapshotHeader)(nil),  // 26: carillonlog.v1.SnapshotHeader
+	(*SnapshotTrailer)(nil), // 27: carillonlog.v1.SnapshotTrailer
+	(*CommandList)(nil),     // 28: carillonlog.v1.CommandList
+	(*Result)(nil),          // 29: carillonlog.v1.Result
+	(*ResultList)(nil),      // 30: carillonlog.v1.ResultList
 }
 var file_carillonlog_v1_log_proto_depIdxs = []int32{
 	2,  // 0: carillonlog.v1.Entry.commands:type_name -> carillonlog.v1.Command
 	1,  // 1: carillonlog.v1.Entry.begin:type_name -> carillonlog.v1.Begin
 	5,  // 2: carillonlog.v1.Command.schedule:type_name -> carillonlog.v1.Schedule
-	6,  // 3: carillonlog.v1.Command.cancel:type_name -> carillonlog.v1.Cancel
-	7,  // 4: carillonlog.v1.Command.reschedule:type_name -> carillonlog.v1.Reschedule
-	8,  // 5: carillonlog.v1.Command.complete:type_name -> carillonlog.v1.Complete
-	9,  // 6: carillonlog.v1.Command.retry:type_name -> carillonlog.v1.Retry
-	3,  // 7: carillonlog.v1.Schedule.headers:type_name -> carillonlog.v1.Pair
-	3,  // 8: carillonlog.v1.Schedule.labels:type_name -> carillonlog.v1.Pair
-	4,  // 9: carillonlog.v1.Schedule.retry:type_name -> carillonlog.v1.RetryPolicy
-	5,  // 10: carillonlog.v1.Record.timer:type_name -> carillonlog.v1.Schedule
-	2,  // 11: carillonlog.v1.CommandList.commands:type_name -> carillonlog.v1.Command
-	16, // 12: carillonlog.v1.ResultList.results:type_name -> carillonlog.v1.Result
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	11, // 3: carillonlog.v1.Command.cancel:type_name -> carillonlog.v1.Cancel
+	12, // 4: carillonlog.v1.Command.reschedule:type_name -> carillonlog.v1.Reschedule
+	13, // 5: carillonlog.v1.Command.complete:type_name -> carillonlog.v1.Complete
+	14, // 6: carillonlog.v1.Command.retry:type_name -> carillonlog.v1.Retry
+	15, // 7: carillonlog.v1.Command.pause:type_name -> carillonlog.v1.Pause
+	16, // 8: carillonlog.v1.Command.resume:type_name -> carillonlog.v1.Resume
+	17, // 9: carillonlog.v1.Command.advance:type_name -> carillonlog.v1.Advance
+	18, // 10: carillonlog.v1.Command.expire:type_name -> carillonlog.v1.Expire
+	19, // 11: carillonlog.v1.Command.redrive:type_name -> carillonlog.v1.Redrive
+	20, // 12: carillonlog.v1.Command.purge:type_name -> carillonlog.v1.Purge
+	21, // 13: carillonlog.v1.Command.atomic:type_name -> carillonlog.v1.Atomic
+	3,  // 14: carillonlog.v1.Schedule.headers:type_name -> carillonlog.v1.Pair
+	3,  // 15: carillonlog.v1.Schedule.labels:type_name -> carillonlog.v1.Pair
+	4,  // 16: carillonlog.v1.Schedule.retry:type_name -> carillonlog.v1.RetryPolicy
+	6,  // 17: carillonlog.v1.Schedule.extra:type_name -> carillonlog.v1.Extra
+	9,  // 18: carillonlog.v1.Extra.repeat:type_name -> carillonlog.v1.Repeat
+	7,  // 19: carillonlog.v1.Extra.failures:type_name -> carillonlog.v1.Failure
+	8,  // 20: carillonlog.v1.Extra.dead:type_name -> carillonlog.v1.Dead
+	10, // 21: carillonlog.v1.Complete.next:type_name -> carillonlog.v1.Next
+	10, // 22: carillonlog.v1.Retry.next:type_name -> carillonlog.v1.Next
+	10, // 23: carillonlog.v1.Resume.next:type_name -> carillonlog.v1.Next
+	10, // 24: carillonlog.v1.Advance.next:type_name -> carillonlog.v1.Next
+	2,  // 25: carillonlog.v1.Atomic.commands:type_name -> carillonlog.v1.Command
+	5,  // 26: carillonlog.v1.Record.timer:type_name -> carillonlog.v1.Schedule
+	24, // 27: carillonlog.v1.SnapshotHeader.reigns:type_name -> carillonlog.v1.Reign
+	2,  // 28: carillonlog.v1.CommandList.commands:type_name -> carillonlog.v1.Command
+	29, // 29: carillonlog.v1.Result.items:type_name -> carillonlog.v1.Result
+	29, // 30: carillonlog.v1.ResultList.results:type_name -> carillonlog.v1.Result
+	31, // [31:31] is the sub-list for method output_type
+	31, // [31:31] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_carillonlog_v1_log_proto_init() }
@@ -1807,6 +3348,13 @@ func file_carillonlog_v1_log_proto_init() {
 		(*Command_Reschedule)(nil),
 		(*Command_Complete)(nil),
 		(*Command_Retry)(nil),
+		(*Command_Pause)(nil),
+		(*Command_Resume)(nil),
+		(*Command_Advance)(nil),
+		(*Command_Expire)(nil),
+		(*Command_Redrive)(nil),
+		(*Command_Purge)(nil),
+		(*Command_Atomic)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1814,7 +3362,7 @@ func file_carillonlog_v1_log_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillonlog_v1_log_proto_rawDesc), len(file_carillonlog_v1_log_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -258,8 +258,13 @@ type TimerRead struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Record *Record                `protobuf:"bytes,1,opt,name=record,proto3" json:"record,omitempty"`
 	// State as in carillon.v1.State.
-	State         uint32 `protobuf:"varint,2,opt,name=state,proto3" json:"state,omitempty"`
-	FinishedMs    int64  `protobuf:"varint,3,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
+	State      uint32 `protobuf:"varint,2,opt,name=state,proto3" json:"state,omitempty"`
+	FinishedMs int64  `protobuf:"varint,3,opt,name=finished_ms,json=finishedMs,proto3" json:"finished_ms,omitempty"`
+	// What Explain needs of a timer that is finished, and who led when.
+	HandedMs      int64    `protobuf:"varint,4,opt,name=handed_ms,json=handedMs,proto3" json:"handed_ms,omitempty"`
+	HandedEpoch   uint64   `protobuf:"varint,5,opt,name=handed_epoch,json=handedEpoch,proto3" json:"handed_epoch,omitempty"`
+	Fired         int64    `protobuf:"varint,6,opt,name=fired,proto3" json:"fired,omitempty"`
+	Reigns        []*Reign `protobuf:"bytes,7,rep,name=reigns,proto3" json:"reigns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -315,13 +320,46 @@ func (x *TimerRead) GetFinishedMs() int64 {
 	return 0
 }
 
+func (x *TimerRead) GetHandedMs() int64 {
+	if x != nil {
+		return x.HandedMs
+	}
+	return 0
+}
+
+func (x *TimerRead) GetHandedEpoch() uint64 {
+	if x != nil {
+		return x.HandedEpoch
+	}
+	return 0
+}
+
+func (x *TimerRead) GetFired() int64 {
+	if x != nil {
+		return x.Fired
+	}
+	return 0
+}
+
+func (x *TimerRead) GetReigns() []*Reign {
+	if x != nil {
+		return x.Reigns
+	}
+	return nil
+}
+
 // PageRead asks for a page of one shard.
 type PageRead struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Prefix        string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
-	After         string                 `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
-	Limit         uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Prefix    string                 `protobuf:"bytes,2,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	After     string                 `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
+	Limit     uint32                 `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`
+	Filter    *Filter                `protobuf:"bytes,5,opt,name=filter,proto3" json:"filter,omitempty"`
+	// Count asks for the number only.
+	Count bool `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
+	// Dead asks for dead letters; prefix and filter but for the queue are not used.
+	Dead          bool `protobuf:"varint,7,opt,name=dead,proto3" json:"dead,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -384,17 +422,135 @@ func (x *PageRead) GetLimit() uint32 {
 	return 0
 }
 
+func (x *PageRead) GetFilter() *Filter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *PageRead) GetCount() bool {
+	if x != nil {
+		return x.Count
+	}
+	return false
+}
+
+func (x *PageRead) GetDead() bool {
+	if x != nil {
+		return x.Dead
+	}
+	return false
+}
+
+// Filter is carillon.v1.Filter.
+type Filter struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Labels are sorted by key.
+	Labels        []*Pair  `protobuf:"bytes,1,rep,name=labels,proto3" json:"labels,omitempty"`
+	States        []uint32 `protobuf:"varint,2,rep,packed,name=states,proto3" json:"states,omitempty"`
+	HasFrom       bool     `protobuf:"varint,3,opt,name=has_from,json=hasFrom,proto3" json:"has_from,omitempty"`
+	FromMs        int64    `protobuf:"varint,4,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	HasBefore     bool     `protobuf:"varint,5,opt,name=has_before,json=hasBefore,proto3" json:"has_before,omitempty"`
+	BeforeMs      int64    `protobuf:"varint,6,opt,name=before_ms,json=beforeMs,proto3" json:"before_ms,omitempty"`
+	Queue         string   `protobuf:"bytes,7,opt,name=queue,proto3" json:"queue,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Filter) Reset() {
+	*x = Filter{}
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Filter) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Filter) ProtoMessage() {}
+
+func (x *Filter) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Filter.ProtoReflect.Descriptor instead.
+func (*Filter) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Filter) GetLabels() []*Pair {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Filter) GetStates() []uint32 {
+	if x != nil {
+		return x.States
+	}
+	return nil
+}
+
+func (x *Filter) GetHasFrom() bool {
+	if x != nil {
+		return x.HasFrom
+	}
+	return false
+}
+
+func (x *Filter) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *Filter) GetHasBefore() bool {
+	if x != nil {
+		return x.HasBefore
+	}
+	return false
+}
+
+func (x *Filter) GetBeforeMs() int64 {
+	if x != nil {
+		return x.BeforeMs
+	}
+	return 0
+}
+
+func (x *Filter) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
 type Page struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Timers        []*TimerRead           `protobuf:"bytes,1,rep,name=timers,proto3" json:"timers,omitempty"`
-	More          bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Timers []*TimerRead           `protobuf:"bytes,1,rep,name=timers,proto3" json:"timers,omitempty"`
+	More   bool                   `protobuf:"varint,2,opt,name=more,proto3" json:"more,omitempty"`
+	// Last is the ID up to which was looked, if it is not the last timer's.
+	Last          string `protobuf:"bytes,3,opt,name=last,proto3" json:"last,omitempty"`
+	Count         int64  `protobuf:"varint,4,opt,name=count,proto3" json:"count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Page) Reset() {
 	*x = Page{}
-	mi := &file_carillonlog_v1_peer_proto_msgTypes[6]
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -406,7 +562,7 @@ func (x *Page) String() string {
 func (*Page) ProtoMessage() {}
 
 func (x *Page) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_peer_proto_msgTypes[6]
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -419,7 +575,7 @@ func (x *Page) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Page.ProtoReflect.Descriptor instead.
 func (*Page) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{6}
+	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Page) GetTimers() []*TimerRead {
@@ -436,6 +592,324 @@ func (x *Page) GetMore() bool {
 	return false
 }
 
+func (x *Page) GetLast() string {
+	if x != nil {
+		return x.Last
+	}
+	return ""
+}
+
+func (x *Page) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// ExtendLease moves the ends of leases on the node that leads the shard.
+type ExtendLease struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Tokens [][]byte               `protobuf:"bytes,1,rep,name=tokens,proto3" json:"tokens,omitempty"`
+	// LeaseMs has a place for each token; 0 means the timer's own lease.
+	LeaseMs       []int64 `protobuf:"varint,2,rep,packed,name=lease_ms,json=leaseMs,proto3" json:"lease_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExtendLease) Reset() {
+	*x = ExtendLease{}
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExtendLease) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExtendLease) ProtoMessage() {}
+
+func (x *ExtendLease) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExtendLease.ProtoReflect.Descriptor instead.
+func (*ExtendLease) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *ExtendLease) GetTokens() [][]byte {
+	if x != nil {
+		return x.Tokens
+	}
+	return nil
+}
+
+func (x *ExtendLease) GetLeaseMs() []int64 {
+	if x != nil {
+		return x.LeaseMs
+	}
+	return nil
+}
+
+type LeaseExtended struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// EndMs has a place for each token; 0 means that it is stale.
+	EndMs         []int64 `protobuf:"varint,1,rep,packed,name=end_ms,json=endMs,proto3" json:"end_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LeaseExtended) Reset() {
+	*x = LeaseExtended{}
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LeaseExtended) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LeaseExtended) ProtoMessage() {}
+
+func (x *LeaseExtended) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LeaseExtended.ProtoReflect.Descriptor instead.
+func (*LeaseExtended) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *LeaseExtended) GetEndMs() []int64 {
+	if x != nil {
+		return x.EndMs
+	}
+	return nil
+}
+
+// ForecastRead asks for the counts of one shard.
+type ForecastRead struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	FromMs        int64                  `protobuf:"varint,3,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	StepMs        int64                  `protobuf:"varint,4,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`
+	Steps         uint32                 `protobuf:"varint,5,opt,name=steps,proto3" json:"steps,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForecastRead) Reset() {
+	*x = ForecastRead{}
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForecastRead) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForecastRead) ProtoMessage() {}
+
+func (x *ForecastRead) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForecastRead.ProtoReflect.Descriptor instead.
+func (*ForecastRead) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *ForecastRead) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ForecastRead) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ForecastRead) GetFromMs() int64 {
+	if x != nil {
+		return x.FromMs
+	}
+	return 0
+}
+
+func (x *ForecastRead) GetStepMs() int64 {
+	if x != nil {
+		return x.StepMs
+	}
+	return 0
+}
+
+func (x *ForecastRead) GetSteps() uint32 {
+	if x != nil {
+		return x.Steps
+	}
+	return 0
+}
+
+type ForecastCounts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Rows          []*ForecastRow         `protobuf:"bytes,1,rep,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForecastCounts) Reset() {
+	*x = ForecastCounts{}
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForecastCounts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForecastCounts) ProtoMessage() {}
+
+func (x *ForecastCounts) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForecastCounts.ProtoReflect.Descriptor instead.
+func (*ForecastCounts) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *ForecastCounts) GetRows() []*ForecastRow {
+	if x != nil {
+		return x.Rows
+	}
+	return nil
+}
+
+type ForecastRow struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	Before        int64                  `protobuf:"varint,3,opt,name=before,proto3" json:"before,omitempty"`
+	Counts        []int64                `protobuf:"varint,4,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	After         int64                  `protobuf:"varint,5,opt,name=after,proto3" json:"after,omitempty"`
+	Paused        int64                  `protobuf:"varint,6,opt,name=paused,proto3" json:"paused,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForecastRow) Reset() {
+	*x = ForecastRow{}
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForecastRow) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForecastRow) ProtoMessage() {}
+
+func (x *ForecastRow) ProtoReflect() protoreflect.Message {
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForecastRow.ProtoReflect.Descriptor instead.
+func (*ForecastRow) Descriptor() ([]byte, []int) {
+	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ForecastRow) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ForecastRow) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *ForecastRow) GetBefore() int64 {
+	if x != nil {
+		return x.Before
+	}
+	return 0
+}
+
+func (x *ForecastRow) GetCounts() []int64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+func (x *ForecastRow) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *ForecastRow) GetPaused() int64 {
+	if x != nil {
+		return x.Paused
+	}
+	return 0
+}
+
 // NodeReport is what a node knows of itself.
 type NodeReport struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -449,7 +923,7 @@ type NodeReport struct {
 
 func (x *NodeReport) Reset() {
 	*x = NodeReport{}
-	mi := &file_carillonlog_v1_peer_proto_msgTypes[7]
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -461,7 +935,7 @@ func (x *NodeReport) String() string {
 func (*NodeReport) ProtoMessage() {}
 
 func (x *NodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_peer_proto_msgTypes[7]
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -474,7 +948,7 @@ func (x *NodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeReport.ProtoReflect.Descriptor instead.
 func (*NodeReport) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{7}
+	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NodeReport) GetNodeId() string {
@@ -526,7 +1000,7 @@ type ReplicaReport struct {
 
 func (x *ReplicaReport) Reset() {
 	*x = ReplicaReport{}
-	mi := &file_carillonlog_v1_peer_proto_msgTypes[8]
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -538,7 +1012,7 @@ func (x *ReplicaReport) String() string {
 func (*ReplicaReport) ProtoMessage() {}
 
 func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
-	mi := &file_carillonlog_v1_peer_proto_msgTypes[8]
+	mi := &file_carillonlog_v1_peer_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -551,7 +1025,7 @@ func (x *ReplicaReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplicaReport.ProtoReflect.Descriptor instead.
 func (*ReplicaReport) Descriptor() ([]byte, []int) {
-	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{8}
+	return file_carillonlog_v1_peer_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReplicaReport) GetShard() uint32 {
@@ -645,20 +1119,58 @@ const file_carillonlog_v1_peer_proto_rawDesc = "" +
 	"\x06shards\x18\x02 \x01(\rR\x06shards\"4\n" +
 	"\x04Read\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
-	"\x02id\x18\x02 \x01(\tR\x02id\"r\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\"\xf7\x01\n" +
 	"\tTimerRead\x12.\n" +
 	"\x06record\x18\x01 \x01(\v2\x16.carillonlog.v1.RecordR\x06record\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\rR\x05state\x12\x1f\n" +
 	"\vfinished_ms\x18\x03 \x01(\x03R\n" +
-	"finishedMs\"l\n" +
+	"finishedMs\x12\x1b\n" +
+	"\thanded_ms\x18\x04 \x01(\x03R\bhandedMs\x12!\n" +
+	"\fhanded_epoch\x18\x05 \x01(\x04R\vhandedEpoch\x12\x14\n" +
+	"\x05fired\x18\x06 \x01(\x03R\x05fired\x12-\n" +
+	"\x06reigns\x18\a \x03(\v2\x15.carillonlog.v1.ReignR\x06reigns\"\xc6\x01\n" +
 	"\bPageRead\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x14\n" +
 	"\x05after\x18\x03 \x01(\tR\x05after\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\rR\x05limit\"M\n" +
+	"\x05limit\x18\x04 \x01(\rR\x05limit\x12.\n" +
+	"\x06filter\x18\x05 \x01(\v2\x16.carillonlog.v1.FilterR\x06filter\x12\x14\n" +
+	"\x05count\x18\x06 \x01(\bR\x05count\x12\x12\n" +
+	"\x04dead\x18\a \x01(\bR\x04dead\"\xd4\x01\n" +
+	"\x06Filter\x12,\n" +
+	"\x06labels\x18\x01 \x03(\v2\x14.carillonlog.v1.PairR\x06labels\x12\x16\n" +
+	"\x06states\x18\x02 \x03(\rR\x06states\x12\x19\n" +
+	"\bhas_from\x18\x03 \x01(\bR\ahasFrom\x12\x17\n" +
+	"\afrom_ms\x18\x04 \x01(\x03R\x06fromMs\x12\x1d\n" +
+	"\n" +
+	"has_before\x18\x05 \x01(\bR\thasBefore\x12\x1b\n" +
+	"\tbefore_ms\x18\x06 \x01(\x03R\bbeforeMs\x12\x14\n" +
+	"\x05queue\x18\a \x01(\tR\x05queue\"w\n" +
 	"\x04Page\x121\n" +
 	"\x06timers\x18\x01 \x03(\v2\x19.carillonlog.v1.TimerReadR\x06timers\x12\x12\n" +
-	"\x04more\x18\x02 \x01(\bR\x04more\"\x9a\x01\n" +
+	"\x04more\x18\x02 \x01(\bR\x04more\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\tR\x04last\x12\x14\n" +
+	"\x05count\x18\x04 \x01(\x03R\x05count\"@\n" +
+	"\vExtendLease\x12\x16\n" +
+	"\x06tokens\x18\x01 \x03(\fR\x06tokens\x12\x19\n" +
+	"\blease_ms\x18\x02 \x03(\x03R\aleaseMs\"&\n" +
+	"\rLeaseExtended\x12\x15\n" +
+	"\x06end_ms\x18\x01 \x03(\x03R\x05endMs\"\x8a\x01\n" +
+	"\fForecastRead\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x17\n" +
+	"\afrom_ms\x18\x03 \x01(\x03R\x06fromMs\x12\x17\n" +
+	"\astep_ms\x18\x04 \x01(\x03R\x06stepMs\x12\x14\n" +
+	"\x05steps\x18\x05 \x01(\rR\x05steps\"A\n" +
+	"\x0eForecastCounts\x12/\n" +
+	"\x04rows\x18\x01 \x03(\v2\x1b.carillonlog.v1.ForecastRowR\x04rows\"\x9f\x01\n" +
+	"\vForecastRow\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
+	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x16\n" +
+	"\x06before\x18\x03 \x01(\x03R\x06before\x12\x16\n" +
+	"\x06counts\x18\x04 \x03(\x03R\x06counts\x12\x14\n" +
+	"\x05after\x18\x05 \x01(\x03R\x05after\x12\x16\n" +
+	"\x06paused\x18\x06 \x01(\x03R\x06paused\"\x9a\x01\n" +
 	"\n" +
 	"NodeReport\x12\x17\n" +
 	"\anode_id\x18\x01 \x01(\tR\x06nodeId\x12\x17\n" +
@@ -692,7 +1204,7 @@ func file_carillonlog_v1_peer_proto_rawDescGZIP() []byte {
 	return file_carillonlog_v1_peer_proto_rawDescData
 }
 
-var file_carillonlog_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_carillonlog_v1_peer_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_carillonlog_v1_peer_proto_goTypes = []any{
 	(*Pledge)(nil),          // 0: carillonlog.v1.Pledge
 	(*PledgeGiven)(nil),     // 1: carillonlog.v1.PledgeGiven
@@ -700,22 +1212,34 @@ var file_carillonlog_v1_peer_proto_goTypes = []any{
 	(*Read)(nil),            // 3: carillonlog.v1.Read
 	(*TimerRead)(nil),       // 4: carillonlog.v1.TimerRead
 	(*PageRead)(nil),        // 5: carillonlog.v1.PageRead
-	(*Page)(nil),            // 6: carillonlog.v1.Page
-	(*NodeReport)(nil),      // 7: carillonlog.v1.NodeReport
-	(*ReplicaReport)(nil),   // 8: carillonlog.v1.ReplicaReport
-	(*DirectoryMember)(nil), // 9: carillonlog.v1.DirectoryMember
-	(*Record)(nil),          // 10: carillonlog.v1.Record
+	(*Filter)(nil),          // 6: carillonlog.v1.Filter
+	(*Page)(nil),            // 7: carillonlog.v1.Page
+	(*ExtendLease)(nil),     // 8: carillonlog.v1.ExtendLease
+	(*LeaseExtended)(nil),   // 9: carillonlog.v1.LeaseExtended
+	(*ForecastRead)(nil),    // 10: carillonlog.v1.ForecastRead
+	(*ForecastCounts)(nil),  // 11: carillonlog.v1.ForecastCounts
+	(*ForecastRow)(nil),     // 12: carillonlog.v1.ForecastRow
+	(*NodeReport)(nil),      // 13: carillonlog.v1.NodeReport
+	(*ReplicaReport)(nil),   // 14: carillonlog.v1.ReplicaReport
+	(*DirectoryMember)(nil), // 15: carillonlog.v1.DirectoryMember
+	(*Record)(nil),          // 16: carillonlog.v1.Record
+	(*Reign)(nil),           // 17: carillonlog.v1.Reign
+	(*Pair)(nil),            // 18: carillonlog.v1.Pair
 }
 var file_carillonlog_v1_peer_proto_depIdxs = []int32{
-	9,  // 0: carillonlog.v1.PledgeGiven.member:type_name -> carillonlog.v1.DirectoryMember
-	10, // 1: carillonlog.v1.TimerRead.record:type_name -> carillonlog.v1.Record
-	4,  // 2: carillonlog.v1.Page.timers:type_name -> carillonlog.v1.TimerRead
-	8,  // 3: carillonlog.v1.NodeReport.replicas:type_name -> carillonlog.v1.ReplicaReport
-	4,  // [4:4] is the sub-list for method output_type
-	4,  // [4:4] is the sub-list for method input_type
-	4,  // [4:4] is the sub-list for extension type_name
-	4,  // [4:4] is the sub-list for extension extendee
-	0,  // [0:4] is the sub-list for field type_name
+	15, // 0: carillonlog.v1.PledgeGiven.member:type_name -> carillonlog.v1.DirectoryMember
+	16, // 1: carillonlog.v1.TimerRead.record:type_name -> carillonlog.v1.Record
+	17, // 2: carillonlog.v1.TimerRead.reigns:type_name -> carillonlog.v1.Reign
+	6,  // 3: carillonlog.v1.PageRead.filter:type_name -> carillonlog.v1.Filter
+	18, // 4: carillonlog.v1.Filter.labels:type_name -> carillonlog.v1.Pair
+	4,  // 5: carillonlog.v1.Page.timers:type_name -> carillonlog.v1.TimerRead
+	12, // 6: carillonlog.v1.ForecastCounts.rows:type_name -> carillonlog.v1.ForecastRow
+	14, // 7: carillonlog.v1.NodeReport.replicas:type_name -> carillonlog.v1.ReplicaReport
+	8,  // [8:8] is the sub-list for method output_type
+	8,  // [8:8] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_carillonlog_v1_peer_proto_init() }
@@ -731,7 +1255,7 @@ func file_carillonlog_v1_peer_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_carillonlog_v1_peer_proto_rawDesc), len(file_carillonlog_v1_peer_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
