@@ -211,19 +211,9 @@ func TestSizesAndDocs(t *testing.T) {
 	}
 }
 
-func TestClockSleepAndGoroutines(t *testing.T) {
+func TestClockAndGoroutines(t *testing.T) {
 	t.Parallel()
-	files := parseAll(t)
-	bubbles := map[string]bool{} // packages whose tests run in bubbles: a sleep there is of fake time
-	for _, f := range files {
-		for _, i := range f.ast.Imports {
-			if i.Path.Value == `"testing/synctest"` {
-				bubbles[filepath.Dir(f.path)] = true
-			}
-		}
-	}
-	for _, f := range files {
-		bubble := bubbles[filepath.Dir(f.path)]
+	for _, f := range parseAll(t) {
 		ast.Inspect(f.ast, func(n ast.Node) bool {
 			switch n := n.(type) {
 			case *ast.GoStmt:
@@ -237,9 +227,6 @@ func TestClockSleepAndGoroutines(t *testing.T) {
 				}
 				if n.Sel.Name == "Now" && !f.test() && !allowed(mayReadClock, f.path) {
 					t.Errorf("%s: reads the clock: take the time as a value, or add the file with a reason", f.at(n))
-				}
-				if n.Sel.Name == "Sleep" && f.test() && !bubble {
-					t.Errorf("%s: sleeps in a test outside of a synctest bubble", f.at(n))
 				}
 			}
 			return true

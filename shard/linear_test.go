@@ -117,10 +117,6 @@ func TestLinearizable(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
-			var change []func(*cluster)
-			if seed >= 4 {
-				change = append(change, drowsy(seed))
-			}
 			inBubble(t, 3, func(t *testing.T, c *cluster) {
 				rnd := rand.New(rand.NewPCG(seed, 9))
 				c.leader()
@@ -172,7 +168,7 @@ func TestLinearizable(t *testing.T) {
 					}
 				}
 				c.inStep()
-			}, change...)
+			}, drowsy(seed)...)
 		})
 	}
 }
