@@ -559,7 +559,9 @@ type Schedule struct {
 	ExpectedRevision uint64 `protobuf:"varint,13,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
 	RequestId        []byte `protobuf:"bytes,14,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// Extra is what few timers have.
-	Extra         *Extra `protobuf:"bytes,15,opt,name=extra,proto3" json:"extra,omitempty"`
+	Extra *Extra `protobuf:"bytes,15,opt,name=extra,proto3" json:"extra,omitempty"`
+	// First is used on the way to the leader only: due_ms is not set, the leader takes the first due time of the repeat after its clock.
+	First         bool `protobuf:"varint,16,opt,name=first,proto3" json:"first,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -699,6 +701,13 @@ func (x *Schedule) GetExtra() *Extra {
 	return nil
 }
 
+func (x *Schedule) GetFirst() bool {
+	if x != nil {
+		return x.First
+	}
+	return false
+}
+
 // Extra is kept beside a timer as it is here. Its first part is the client's, the second is what has become of it.
 type Extra struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
@@ -718,7 +727,9 @@ type Extra struct {
 	// Failures are the last 8 failed attempts, oldest first.
 	Failures []*Failure `protobuf:"bytes,14,rep,name=failures,proto3" json:"failures,omitempty"`
 	// Dead is set in a dead letter.
-	Dead          *Dead `protobuf:"bytes,15,opt,name=dead,proto3" json:"dead,omitempty"`
+	Dead *Dead `protobuf:"bytes,15,opt,name=dead,proto3" json:"dead,omitempty"`
+	// PausedMs is when it was paused.
+	PausedMs      int64 `protobuf:"varint,16,opt,name=paused_ms,json=pausedMs,proto3" json:"paused_ms,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -828,6 +839,13 @@ func (x *Extra) GetDead() *Dead {
 		return x.Dead
 	}
 	return nil
+}
+
+func (x *Extra) GetPausedMs() int64 {
+	if x != nil {
+		return x.PausedMs
+	}
+	return 0
 }
 
 // Failure is a failed attempt.
@@ -3018,7 +3036,7 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"multiplier\x18\x04 \x01(\x01R\n" +
 	"multiplier\x12!\n" +
-	"\fmax_attempts\x18\x05 \x01(\rR\vmaxAttempts\"\xff\x03\n" +
+	"\fmax_attempts\x18\x05 \x01(\rR\vmaxAttempts\"\x95\x04\n" +
 	"\bSchedule\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x15\n" +
@@ -3036,7 +3054,8 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\x11expected_revision\x18\r \x01(\x04R\x10expectedRevision\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x0e \x01(\fR\trequestId\x12+\n" +
-	"\x05extra\x18\x0f \x01(\v2\x15.carillonlog.v1.ExtraR\x05extra\"\xf8\x02\n" +
+	"\x05extra\x18\x0f \x01(\v2\x15.carillonlog.v1.ExtraR\x05extra\x12\x14\n" +
+	"\x05first\x18\x10 \x01(\bR\x05first\"\x95\x03\n" +
 	"\x05Extra\x12.\n" +
 	"\x06repeat\x18\x01 \x01(\v2\x16.carillonlog.v1.RepeatR\x06repeat\x12\x1b\n" +
 	"\texpiry_ms\x18\x02 \x01(\x03R\bexpiryMs\x12 \n" +
@@ -3050,7 +3069,8 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\aleft_ms\x18\f \x01(\x03R\x06leftMs\x12!\n" +
 	"\fout_revision\x18\r \x01(\x04R\voutRevision\x123\n" +
 	"\bfailures\x18\x0e \x03(\v2\x17.carillonlog.v1.FailureR\bfailures\x12(\n" +
-	"\x04dead\x18\x0f \x01(\v2\x14.carillonlog.v1.DeadR\x04dead\"\x7f\n" +
+	"\x04dead\x18\x0f \x01(\v2\x14.carillonlog.v1.DeadR\x04dead\x12\x1b\n" +
+	"\tpaused_ms\x18\x10 \x01(\x03R\bpausedMs\"\x7f\n" +
 	"\aFailure\x12\x13\n" +
 	"\x05at_ms\x18\x01 \x01(\x03R\x04atMs\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x1b\n" +

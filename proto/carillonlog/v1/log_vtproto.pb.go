@@ -596,6 +596,18 @@ func (m *Schedule) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.First {
+		i--
+		if m.First {
+			dAtA[i] = 1
+		} else {
+			dAtA[i] = 0
+		}
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x80
+	}
 	if m.Extra != nil {
 		size, err := m.Extra.MarshalToSizedBufferVT(dAtA[:i])
 		if err != nil {
@@ -744,6 +756,13 @@ func (m *Extra) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 	if m.unknownFields != nil {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
+	}
+	if m.PausedMs != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.PausedMs))
+		i--
+		dAtA[i] = 0x1
+		i--
+		dAtA[i] = 0x80
 	}
 	if m.Dead != nil {
 		size, err := m.Dead.MarshalToSizedBufferVT(dAtA[:i])
@@ -2981,6 +3000,9 @@ func (m *Schedule) SizeVT() (n int) {
 		l = m.Extra.SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
 	}
+	if m.First {
+		n += 3
+	}
 	n += len(m.unknownFields)
 	return n
 }
@@ -3029,6 +3051,9 @@ func (m *Extra) SizeVT() (n int) {
 	if m.Dead != nil {
 		l = m.Dead.SizeVT()
 		n += 1 + l + protohelpers.SizeOfVarint(uint64(l))
+	}
+	if m.PausedMs != 0 {
+		n += 2 + protohelpers.SizeOfVarint(uint64(m.PausedMs))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -5371,6 +5396,26 @@ func (m *Schedule) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 16:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field First", wireType)
+			}
+			var v int
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				v |= int(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+			m.First = bool(v != 0)
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
@@ -5696,6 +5741,25 @@ func (m *Extra) UnmarshalVT(dAtA []byte) error {
 				return err
 			}
 			iNdEx = postIndex
+		case 16:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field PausedMs", wireType)
+			}
+			m.PausedMs = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.PausedMs |= int64(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])

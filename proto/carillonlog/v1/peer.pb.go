@@ -359,7 +359,9 @@ type PageRead struct {
 	// Count asks for the number only.
 	Count bool `protobuf:"varint,6,opt,name=count,proto3" json:"count,omitempty"`
 	// Dead asks for dead letters; prefix and filter but for the queue are not used.
-	Dead          bool `protobuf:"varint,7,opt,name=dead,proto3" json:"dead,omitempty"`
+	Dead bool `protobuf:"varint,7,opt,name=dead,proto3" json:"dead,omitempty"`
+	// Look is how many timers are looked at, at most; 0 means 20,000.
+	Look          uint32 `protobuf:"varint,8,opt,name=look,proto3" json:"look,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -441,6 +443,13 @@ func (x *PageRead) GetDead() bool {
 		return x.Dead
 	}
 	return false
+}
+
+func (x *PageRead) GetLook() uint32 {
+	if x != nil {
+		return x.Look
+	}
+	return 0
 }
 
 // Filter is carillon.v1.Filter.
@@ -1128,7 +1137,7 @@ const file_carillonlog_v1_peer_proto_rawDesc = "" +
 	"\thanded_ms\x18\x04 \x01(\x03R\bhandedMs\x12!\n" +
 	"\fhanded_epoch\x18\x05 \x01(\x04R\vhandedEpoch\x12\x14\n" +
 	"\x05fired\x18\x06 \x01(\x03R\x05fired\x12-\n" +
-	"\x06reigns\x18\a \x03(\v2\x15.carillonlog.v1.ReignR\x06reigns\"\xc6\x01\n" +
+	"\x06reigns\x18\a \x03(\v2\x15.carillonlog.v1.ReignR\x06reigns\"\xda\x01\n" +
 	"\bPageRead\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x16\n" +
 	"\x06prefix\x18\x02 \x01(\tR\x06prefix\x12\x14\n" +
@@ -1136,7 +1145,8 @@ const file_carillonlog_v1_peer_proto_rawDesc = "" +
 	"\x05limit\x18\x04 \x01(\rR\x05limit\x12.\n" +
 	"\x06filter\x18\x05 \x01(\v2\x16.carillonlog.v1.FilterR\x06filter\x12\x14\n" +
 	"\x05count\x18\x06 \x01(\bR\x05count\x12\x12\n" +
-	"\x04dead\x18\a \x01(\bR\x04dead\"\xd4\x01\n" +
+	"\x04dead\x18\a \x01(\bR\x04dead\x12\x12\n" +
+	"\x04look\x18\b \x01(\rR\x04look\"\xd4\x01\n" +
 	"\x06Filter\x12,\n" +
 	"\x06labels\x18\x01 \x03(\v2\x14.carillonlog.v1.PairR\x06labels\x12\x16\n" +
 	"\x06states\x18\x02 \x03(\rR\x06states\x12\x19\n" +

@@ -329,6 +329,11 @@ func (m *PageRead) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Look != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Look))
+		i--
+		dAtA[i] = 0x40
+	}
 	if m.Dead {
 		i--
 		if m.Dead {
@@ -1169,6 +1174,9 @@ func (m *PageRead) SizeVT() (n int) {
 	}
 	if m.Dead {
 		n += 2
+	}
+	if m.Look != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Look))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -2350,6 +2358,25 @@ func (m *PageRead) UnmarshalVT(dAtA []byte) error {
 				}
 			}
 			m.Dead = bool(v != 0)
+		case 8:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Look", wireType)
+			}
+			m.Look = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Look |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
 		default:
 			iNdEx = preIndex
 			skippy, err := protohelpers.Skip(dAtA[iNdEx:])
