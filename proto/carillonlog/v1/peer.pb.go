@@ -716,12 +716,15 @@ func (x *LeaseExtended) GetEndMs() []int64 {
 
 // ForecastRead asks for the counts of one shard.
 type ForecastRead struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Namespace     string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	Queue         string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	FromMs        int64                  `protobuf:"varint,3,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
-	StepMs        int64                  `protobuf:"varint,4,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`
-	Steps         uint32                 `protobuf:"varint,5,opt,name=steps,proto3" json:"steps,omitempty"`
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Queue     string                 `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
+	FromMs    int64                  `protobuf:"varint,3,opt,name=from_ms,json=fromMs,proto3" json:"from_ms,omitempty"`
+	StepMs    int64                  `protobuf:"varint,4,opt,name=step_ms,json=stepMs,proto3" json:"step_ms,omitempty"`
+	Steps     uint32                 `protobuf:"varint,5,opt,name=steps,proto3" json:"steps,omitempty"`
+	// Rows bounds the rows with names, the first in the order of (namespace, queue); 0 means 1,000. The others are in the last row,
+	// without names.
+	Rows          uint32 `protobuf:"varint,6,opt,name=rows,proto3" json:"rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -787,6 +790,13 @@ func (x *ForecastRead) GetStepMs() int64 {
 func (x *ForecastRead) GetSteps() uint32 {
 	if x != nil {
 		return x.Steps
+	}
+	return 0
+}
+
+func (x *ForecastRead) GetRows() uint32 {
+	if x != nil {
+		return x.Rows
 	}
 	return 0
 }
@@ -1165,13 +1175,14 @@ const file_carillonlog_v1_peer_proto_rawDesc = "" +
 	"\x06tokens\x18\x01 \x03(\fR\x06tokens\x12\x19\n" +
 	"\blease_ms\x18\x02 \x03(\x03R\aleaseMs\"&\n" +
 	"\rLeaseExtended\x12\x15\n" +
-	"\x06end_ms\x18\x01 \x03(\x03R\x05endMs\"\x8a\x01\n" +
+	"\x06end_ms\x18\x01 \x03(\x03R\x05endMs\"\x9e\x01\n" +
 	"\fForecastRead\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x14\n" +
 	"\x05queue\x18\x02 \x01(\tR\x05queue\x12\x17\n" +
 	"\afrom_ms\x18\x03 \x01(\x03R\x06fromMs\x12\x17\n" +
 	"\astep_ms\x18\x04 \x01(\x03R\x06stepMs\x12\x14\n" +
-	"\x05steps\x18\x05 \x01(\rR\x05steps\"A\n" +
+	"\x05steps\x18\x05 \x01(\rR\x05steps\x12\x12\n" +
+	"\x04rows\x18\x06 \x01(\rR\x04rows\"A\n" +
 	"\x0eForecastCounts\x12/\n" +
 	"\x04rows\x18\x01 \x03(\v2\x1b.carillonlog.v1.ForecastRowR\x04rows\"\x9f\x01\n" +
 	"\vForecastRow\x12\x1c\n" +

@@ -709,6 +709,11 @@ func (m *ForecastRead) MarshalToSizedBufferVT(dAtA []byte) (int, error) {
 		i -= len(m.unknownFields)
 		copy(dAtA[i:], m.unknownFields)
 	}
+	if m.Rows != 0 {
+		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Rows))
+		i--
+		dAtA[i] = 0x30
+	}
 	if m.Steps != 0 {
 		i = protohelpers.EncodeVarint(dAtA, i, uint64(m.Steps))
 		i--
@@ -1309,6 +1314,9 @@ func (m *ForecastRead) SizeVT() (n int) {
 	}
 	if m.Steps != 0 {
 		n += 1 + protohelpers.SizeOfVarint(uint64(m.Steps))
+	}
+	if m.Rows != 0 {
+		n += 1 + protohelpers.SizeOfVarint(uint64(m.Rows))
 	}
 	n += len(m.unknownFields)
 	return n
@@ -3258,6 +3266,25 @@ func (m *ForecastRead) UnmarshalVT(dAtA []byte) error {
 				b := dAtA[iNdEx]
 				iNdEx++
 				m.Steps |= uint32(b&0x7F) << shift
+				if b < 0x80 {
+					break
+				}
+			}
+		case 6:
+			if wireType != 0 {
+				return fmt.Errorf("proto: wrong wireType = %d for field Rows", wireType)
+			}
+			m.Rows = 0
+			for shift := uint(0); ; shift += 7 {
+				if shift >= 64 {
+					return protohelpers.ErrIntOverflow
+				}
+				if iNdEx >= l {
+					return io.ErrUnexpectedEOF
+				}
+				b := dAtA[iNdEx]
+				iNdEx++
+				m.Rows |= uint32(b&0x7F) << shift
 				if b < 0x80 {
 					break
 				}
