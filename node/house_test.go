@@ -67,6 +67,7 @@ var mayReadClock = map[string]string{
 	"client/":                         "the SDK runs in the user's process",
 	"shard/shard.go":                  "the default of Deps",
 	"shard/executor/options.go":       "the default of LoopOptions",
+	"shard/executor/sleeper_linux.go": "it learns how late the system wakes it",
 	"transport/peer/clock.go":         "deadlines of sockets are kept by the real clock",
 	"transport/peer/peertest/conn.go": "as above, for the network in memory",
 }

@@ -59,12 +59,18 @@ func NewLoop(o LoopOptions) *Loop {
 // Run runs the workers until the context is done and they have come back from their callbacks. It is called once. The
 // error says that the system does not lend what it takes to sleep.
 func (l *Loop) Run(ctx context.Context) error {
-	for _, a := range []*alarm{&l.baton.bed.alarm, &l.baton.alarm} {
+	for _, a := range []struct {
+		at   *alarm
+		make func() (alarm, error)
+	}{
+		{&l.baton.bed.alarm, l.o.Sleeper.newSharp},
+		{&l.baton.alarm, l.o.Sleeper.newAlarm},
+	} {
 		var err error
-		if *a, err = l.o.Sleeper.newAlarm(); err != nil {
+		if *a.at, err = a.make(); err != nil {
 			return fmt.Errorf("run timer loop: %w", err)
 		}
-		defer (*a).close()
+		defer (*a.at).close()
 	}
 	l.run(ctx, l.o.Workers)
 	return nil

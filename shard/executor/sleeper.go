@@ -9,6 +9,8 @@ import (
 type Sleeper interface {
 	// newAlarm makes an alarm; the error says that the system has none left.
 	newAlarm() (alarm, error)
+	// newSharp makes one that may spend some processor time to ring closer to its time.
+	newSharp() (alarm, error)
 }
 
 // alarm is a clock that rings once for each time that it was set.
@@ -35,6 +37,8 @@ func (timerSleeper) newAlarm() (alarm, error) {
 	t.Stop()
 	return timerAlarm{t}, nil
 }
+
+func (s timerSleeper) newSharp() (alarm, error) { return s.newAlarm() }
 
 type timerAlarm struct{ t *time.Timer }
 

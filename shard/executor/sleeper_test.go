@@ -12,7 +12,7 @@ import (
 func sleepers(t *testing.T) map[string]*bed {
 	beds := map[string]*bed{}
 	for name, s := range map[string]Sleeper{"native": defaultSleeper(), "timer": NewTimerSleeper()} {
-		a, err := s.newAlarm()
+		a, err := s.newSharp()
 		if err != nil {
 			t.Fatal(err)
 		}
