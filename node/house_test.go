@@ -25,9 +25,10 @@ const module = "github.com/carillon-timers/carillon"
 var mayImport = map[string][]string{
 	"cmd/carillon":             {"node", "client", "proto/carillon/v1"},
 	"client":                   {"proto/carillon/v1"},
-	"node":                     {"transport", "transport/peer", "shard", "shard/ring", "shard/executor", "shard/segment", "raftfsm", "proto/carillon/v1", "proto/carillonlog/v1"},
+	"node":                     {"transport", "transport/peer", "transport/webhook", "shard", "shard/ring", "shard/executor", "shard/segment", "raftfsm", "proto/carillon/v1", "proto/carillonlog/v1"},
 	"transport":                {"shard", "shard/executor", "shard/recur", "raftfsm", "proto/carillon/v1", "proto/carillonlog/v1"},
 	"transport/peer":           {},
+	"transport/webhook":        {"shard", "shard/executor", "raftfsm", "proto/carillonlog/v1"},
 	"transport/peer/peertest":  {"transport/peer"},
 	"shard":                    {"shard/executor", "raftfsm", "wheel", "proto/carillonlog/v1"},
 	"shard/segment":            {},
