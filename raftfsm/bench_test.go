@@ -279,7 +279,7 @@ func benchHandOut(b *testing.B, f *FSM) {
 	slots := make([]uint32, 64)
 	var infos []DueInfo
 	var refs []Ref
-	var out []*Record
+	var out []Handed
 	next := uint32(0)
 	start := cpu()
 	for b.Loop() {
@@ -291,7 +291,7 @@ func benchHandOut(b *testing.B, f *FSM) {
 		for _, d := range infos {
 			refs = append(refs, d.Ref)
 		}
-		out = f.HandOut(1, refs, out[:0])
+		out = f.HandOut(1, 0, refs, out[:0])
 	}
 	b.ReportMetric(float64((cpu()-start).Nanoseconds())/float64(64*b.N), "cpu-ns/timer")
 }

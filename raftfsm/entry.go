@@ -141,7 +141,7 @@ func (e *entry) schedule(m *logv1.Schedule) *command {
 	c.due, c.isDelay, c.payload, c.requestID = m.DueMs, m.IsDelay, m.Payload, m.RequestId
 	c.ifExists, c.expected = m.IfExists, m.ExpectedRevision
 	if p := m.Retry; p != nil {
-		c.retry = RetryPolicy{p.LeaseMs, p.InitialBackoffMs, p.MaxBackoffMs, p.Multiplier}
+		c.retry = RetryPolicy{p.LeaseMs, p.InitialBackoffMs, p.MaxBackoffMs, p.Multiplier, p.MaxAttempts}
 	}
 	take := func(pairs []*logv1.Pair) [2]uint32 {
 		from := len(e.pairs)

@@ -18,6 +18,8 @@ type Options struct {
 	MaxFinished, MaxRequests int
 	// Feed takes the ops; nil drops them.
 	Feed Feed
+	// Repeats computes due times while this replica leads; without it Stamp refuses timers that repeat.
+	Repeats Repeats
 }
 
 // Defaults and limits of Options.

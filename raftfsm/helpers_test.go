@@ -189,7 +189,7 @@ func (r *replica) describe(id string) DueInfo {
 // handOut hands a timer out and says whether it was given.
 func (r *replica) handOut(epoch uint64, id string) bool {
 	r.t.Helper()
-	return r.f.HandOut(epoch, []Ref{r.describe(id).Ref}, nil)[0] != nil
+	return r.f.HandOut(epoch, r.f.Stats().Clock, []Ref{r.describe(id).Ref}, nil)[0].Verdict == Give
 }
 
 func snapshotBytes(t testing.TB, f *FSM) []byte {

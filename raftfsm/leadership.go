@@ -211,9 +211,9 @@ func (f *FSM) Describe(slots []uint32, out []DueInfo) []DueInfo {
 	return out
 }
 
-// HandOut appends one record, which is the caller's own, for each ref to out and notes that it is handed out. It appends nil for a ref that is stale,
-// held or handed out already, and for all of them if the epoch is not the one that is led, or is over.
-func (f *FSM) HandOut(epoch uint64, refs []Ref, out []*Record) []*Record {
+// HandOut appends one Handed for each ref to out, and notes which timers it gives out, at an instant in Unix milliseconds. The
+// records are the caller's own. All refs are Refused if the epoch is not the one that is led, or is over.
+func (f *FSM) HandOut(epoch uint64, now int64, refs []Ref, out []Handed) []Handed {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	leads := epoch != 0 && epoch == f.lead.led && epoch >= f.s.epoch
@@ -227,11 +227,11 @@ func (f *FSM) HandOut(epoch uint64, refs []Ref, out []*Record) []*Record {
 		r := f.s.table.at(ref.Slot)
 		n := f.lead.notes.at(ref.Slot)
 		if !leads || r == nil || r.revision != ref.Revision || n&(noteHanded|noteHeld) != 0 {
-			out = append(out, nil)
+			out = append(out, Handed{})
 			continue
 		}
 		f.lead.notes.set(ref.Slot, n|noteHanded|noteOut)
-		out = append(out, f.s.table.build(r))
+		out = append(out, Handed{Record: f.s.table.build(r), Verdict: Give})
 	}
 	return out
 }

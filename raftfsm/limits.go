@@ -29,6 +29,12 @@ const (
 	MaxPageItems = 1000
 	MaxPageBytes = 1 << 20
 
+	// MaxLook is how many timers a page or a count looks at.
+	MaxLook = 20_000
+	// MaxForecastSteps and MaxForecastRows bound a forecast; what is in no row of its own is in the last one, without names.
+	MaxForecastSteps = 3600
+	MaxForecastRows  = 1000
+
 	// MinLeaseMillis and MaxLeaseMillis bound a lease, MaxBackoffMillis a back-off.
 	MinLeaseMillis   = 100
 	MaxLeaseMillis   = 24 * 3600 * 1000

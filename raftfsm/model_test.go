@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -247,7 +248,7 @@ func (r *modelRun) step() {
 	case n < 90: // hand out something
 		slots := []uint32{r.rng.Uint32N(40), r.rng.Uint32N(40), r.rng.Uint32N(40)}
 		for _, d := range r.a.f.Describe(slots, nil) {
-			r.a.f.HandOut(r.epoch, []Ref{d.Ref}, nil)
+			r.a.f.HandOut(r.epoch, 0, []Ref{d.Ref}, nil)
 		}
 	case n < 94: // commands that are never applied
 		cmds := []*Command{r.command(), r.command()}
@@ -302,12 +303,12 @@ func (r *modelRun) entry(e *logv1.Entry) {
 	index := r.a.next
 	want := r.m.apply(index, e)
 	a, b := r.a.apply(e), r.b.apply(e)
-	if !slices.Equal(a.Results, b.Results) {
+	if !reflect.DeepEqual(a.Results, b.Results) {
 		r.Fatalf("results differ at %d:\n%v\n%v", index, a.Results, b.Results)
 	}
 	for i, got := range a.Results {
 		got.Detail = ""
-		if got != want[i] {
+		if !reflect.DeepEqual(got, want[i]) {
 			r.Fatalf("at %d: %s: got %s, want %s", index, nameOf(e.Commands[i]), resultText(got), resultText(want[i]))
 		}
 	}

@@ -7,19 +7,33 @@ import (
 	"strings"
 )
 
-// profile is what many timers share. It is comparable: multiplier is the bits of the number.
+// profile is what many timers share. It is comparable: multiplier is the bits of the number. Extra says that there is more in the
+// blob, parked that the timer is not armed: so a plain timer needs no room for either.
 type profile struct {
 	namespace, queue, contentType     string
 	lease, initialBackoff, maxBackoff int64
 	multiplier                        uint64
+	maxAttempts                       uint32
+	extra, parked                     bool
 }
 
 func profileOf(namespace, queue, contentType string, p RetryPolicy) profile {
-	return profile{namespace, queue, contentType, p.Lease, p.InitialBackoff, p.MaxBackoff, math.Float64bits(p.Multiplier)}
+	return profile{
+		namespace: namespace, queue: queue, contentType: contentType, lease: p.Lease, initialBackoff: p.InitialBackoff,
+		maxBackoff: p.MaxBackoff, multiplier: math.Float64bits(p.Multiplier), maxAttempts: p.MaxAttempts,
+	}
 }
 
 func (p *profile) policy() RetryPolicy {
-	return RetryPolicy{p.lease, p.initialBackoff, p.maxBackoff, math.Float64frombits(p.multiplier)}
+	return RetryPolicy{p.lease, p.initialBackoff, p.maxBackoff, math.Float64frombits(p.multiplier), p.maxAttempts}
+}
+
+// isDead says that it is one of dead letters.
+func (p *profile) isDead() bool { return p.namespace[0] == 0 }
+
+// fits says that it is of the namespace and the queue, where they are not empty, and not one of dead letters.
+func (p *profile) fits(namespace, queue string) bool {
+	return (namespace == "" || namespace == p.namespace) && (queue == "" || queue == p.queue) && !p.isDead()
 }
 
 // profileIndex counts how many timers use each profile of a table and finds them by content. Numbers are a replica's own.

@@ -95,8 +95,8 @@ func handOutAll(f *FSM) {
 			refs = append(refs, d.Ref)
 		}
 	}
-	for _, r := range f.HandOut(1, refs, nil) {
-		if r != nil && r.ID == "" {
+	for _, r := range f.HandOut(1, 0, refs, nil) {
+		if r.Record != nil && r.Record.ID == "" {
 			panic("a record without an ID")
 		}
 	}

@@ -10,7 +10,9 @@ type Token struct {
 	Shard           uint32
 	Epoch, Revision uint64
 	// Attempt is the number of failed deliveries before this one.
-	Attempt       uint32
+	Attempt uint32
+	// HandedOut is when the delivery was handed out, Unix milliseconds; 0 if that is not known.
+	HandedOut     int64
 	Namespace, ID string
 }
 
@@ -51,5 +53,7 @@ func ParseToken(b []byte) (Token, error) {
 	if namespace == "" || id == "" || len(id) > MaxIDBytes {
 		return Token{}, errToken
 	}
-	return Token{uint32(numbers[0]), numbers[1], numbers[2], uint32(numbers[3]), namespace, id}, nil
+	return Token{
+		Shard: uint32(numbers[0]), Epoch: numbers[1], Revision: numbers[2], Attempt: uint32(numbers[3]), Namespace: namespace, ID: id,
+	}, nil
 }

@@ -10,6 +10,9 @@ import (
 // minDueMillis is the start of the year 1, the earliest instant that a protobuf timestamp can hold.
 const minDueMillis = -62_135_596_800_000
 
+// maxDueMillis is the end of the year 9999, the latest instant that one can hold.
+const maxDueMillis = 253_402_300_799_999
+
 // What a client can send is checked before it is proposed. These checks are the last line: they depend on the log alone, so
 // all replicas refuse the same, and they keep what is in the table within the sizes that its indexes assume.
 
@@ -133,7 +136,7 @@ func validRetry(p *RetryPolicy) (Result, bool) {
 // policyOf fills what is not set with the defaults. The defaults are part of the log's meaning: entries without a value
 // are in old logs, so the constants never change.
 func policyOf(p RetryPolicy) RetryPolicy {
-	r := RetryPolicy{DefaultLeaseMillis, DefaultInitialBackoffMillis, DefaultMaxBackoffMillis, DefaultMultiplier}
+	r := RetryPolicy{DefaultLeaseMillis, DefaultInitialBackoffMillis, DefaultMaxBackoffMillis, DefaultMultiplier, p.MaxAttempts}
 	if p.Lease != 0 {
 		r.Lease = p.Lease
 	}

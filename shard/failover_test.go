@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -240,10 +241,10 @@ func TestRetryAcrossFailover(t *testing.T) {
 		cancelled := c.propose(cancelOf("a"))[0]
 		c.cut(old)
 		c.leader(old)
-		if again := c.propose(cancelOf("a"))[0]; again != cancelled {
+		if again := c.propose(cancelOf("a"))[0]; !reflect.DeepEqual(again, cancelled) {
 			t.Errorf("the cancel again: got %+v, want %+v", again, cancelled)
 		}
-		if again := c.propose(schedule("a", time.Now().Add(2*time.Hour)))[0]; again != first {
+		if again := c.propose(schedule("a", time.Now().Add(2*time.Hour)))[0]; !reflect.DeepEqual(again, first) {
 			t.Errorf("the schedule again: got %+v, want %+v", again, first)
 		}
 		c.heal()

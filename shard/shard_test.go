@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -36,7 +37,7 @@ func TestOneTimersLife(t *testing.T) {
 		if late := got[0].at.Sub(due); len(got) != 1 || late < 0 || late > 2*time.Millisecond {
 			t.Fatalf("got %d deliveries, the first %v after it was due", len(got), late)
 		}
-		if again := c.propose(schedule("order-42", due))[0]; again != first {
+		if again := c.propose(schedule("order-42", due))[0]; !reflect.DeepEqual(again, first) {
 			t.Errorf("the same request: got %+v, want %+v", again, first)
 		}
 		if status, err = leader.shard.Get(t.Context(), "", "order-42"); err != nil || status.State != raftfsm.Fired {

@@ -166,21 +166,21 @@ func (f *fakeTable) Describe(slots []uint32, out []raftfsm.DueInfo) []raftfsm.Du
 	return out
 }
 
-func (f *fakeTable) HandOut(epoch uint64, refs []raftfsm.Ref, out []*raftfsm.Record) []*raftfsm.Record {
+func (f *fakeTable) HandOut(epoch uint64, _ int64, refs []raftfsm.Ref, out []raftfsm.Handed) []raftfsm.Handed {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, ref := range refs {
 		r := f.slots[ref.Slot]
 		if r == nil || r.Revision != ref.Revision || f.held[ref.Slot] || f.handed[ref.Slot] == r.Revision ||
 			epoch != f.epoch {
-			out = append(out, nil)
+			out = append(out, raftfsm.Handed{})
 			continue
 		}
 		f.handed[ref.Slot] = ref.Revision
 		if f.keep {
 			f.history = append(f.history, *r)
 		}
-		out = append(out, r)
+		out = append(out, raftfsm.Handed{Record: r, Verdict: raftfsm.Give})
 	}
 	return out
 }

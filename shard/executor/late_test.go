@@ -42,14 +42,14 @@ func (l *leanTable) Describe(slots []uint32, out []raftfsm.DueInfo) []raftfsm.Du
 	return out
 }
 
-func (l *leanTable) HandOut(_ uint64, refs []raftfsm.Ref, out []*raftfsm.Record) []*raftfsm.Record {
+func (l *leanTable) HandOut(_ uint64, _ int64, refs []raftfsm.Ref, out []raftfsm.Handed) []raftfsm.Handed {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, ref := range refs {
-		out = append(out, &raftfsm.Record{
+		out = append(out, raftfsm.Handed{Verdict: raftfsm.Give, Record: &raftfsm.Record{
 			Namespace: "default", ID: "timer", Queue: leanQueue, Retry: raftfsm.RetryPolicy{Lease: leanLease},
 			NextDue: l.due[ref.Slot], Revision: ref.Revision,
-		})
+		}})
 	}
 	return out
 }

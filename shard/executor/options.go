@@ -46,9 +46,9 @@ const (
 type Table interface {
 	// Describe appends one DueInfo for each slot, in order.
 	Describe(slots []uint32, out []raftfsm.DueInfo) []raftfsm.DueInfo
-	// HandOut marks the timers as handed out under the epoch and appends one record for each ref, in order; nil where the
-	// ref is stale, held or handed out already, or the epoch is not the one that leads.
-	HandOut(epoch uint64, refs []raftfsm.Ref, out []*raftfsm.Record) []*raftfsm.Record
+	// HandOut decides about each ref at an instant in Unix milliseconds, in order, and marks as handed out under the epoch what
+	// it gives.
+	HandOut(epoch uint64, now int64, refs []raftfsm.Ref, out []raftfsm.Handed) []raftfsm.Handed
 	// Record returns what lies in a slot; nil if it is free.
 	Record(slot uint32) *raftfsm.Record
 }

@@ -6,7 +6,7 @@ import "github.com/carillon-timers/carillon/raftfsm"
 type taken struct {
 	entries []readyEntry
 	refs    []raftfsm.Ref
-	records []*raftfsm.Record
+	handed  []raftfsm.Handed
 }
 
 // Take implements Source. Takes of one shard follow one another, so what two subscribers take at once is in order too.
@@ -46,16 +46,17 @@ func (e *Exec) takeLocked(q Queue, max int, now reading) (out []Delivery, early 
 		if early = e.pick(l, min(max-len(out), handOutSlice), floorMillis(now.nanos)); len(t.refs) == 0 {
 			break
 		}
-		t.records = e.o.Table.HandOut(e.epoch, t.refs, t.records[:0])
-		for i, record := range t.records {
-			if record == nil {
+		t.handed = e.o.Table.HandOut(e.epoch, now.millis, t.refs, t.handed[:0])
+		for i, handed := range t.handed {
+			record := handed.Record
+			if handed.Verdict != raftfsm.Give {
 				e.refuse(t.refs[i], t.entries[i])
 				continue
 			}
 			out = append(out, e.handOut(t.entries[i], record, now))
 		}
 	}
-	clear(t.records)
+	clear(t.handed)
 	if l.len() == 0 {
 		e.dropList(l)
 	}
