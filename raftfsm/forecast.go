@@ -7,7 +7,7 @@ import (
 )
 
 // Forecast counts, exactly, what falls due when. The rows are sorted by namespace and queue; if there are more than
-// MaxForecastRows, the rest is in the last one, without names. It looks at all timers, but not under the lock. The error names the
+// q.Rows, the rest is in the last one, without names. It looks at all timers, but not under the lock. The error names the
 // field that is out of range.
 func (f *FSM) Forecast(q ForecastQuery) ([]ForecastRow, error) {
 	switch {
@@ -47,6 +47,10 @@ func (v *view) forecast(q ForecastQuery) []ForecastRow {
 		p, q := &v.profiles[a], &v.profiles[b]
 		return cmp.Or(cmp.Compare(p.namespace, q.namespace), cmp.Compare(p.queue, q.queue))
 	})
+	limit := q.Rows
+	if limit <= 0 || limit > MaxForecastRows {
+		limit = MaxForecastRows
+	}
 	var rows []ForecastRow
 	for _, n := range used {
 		p := &v.profiles[n]
@@ -54,7 +58,7 @@ func (v *view) forecast(q ForecastQuery) []ForecastRow {
 		last := len(rows) - 1
 		switch {
 		case last >= 0 && rows[last].Namespace == name.Namespace && rows[last].Queue == name.Queue:
-		case len(rows) == MaxForecastRows:
+		case len(rows) == limit:
 			rows[last].Namespace, rows[last].Queue = "", ""
 		default:
 			name.Counts = make([]int64, q.Steps)

@@ -274,6 +274,8 @@ type ForecastQuery struct {
 	From, Step int64
 	// Steps is at most MaxForecastSteps.
 	Steps int
+	// Rows bounds the rows; 0, or more than MaxForecastRows, means MaxForecastRows.
+	Rows int
 }
 
 // ForecastRow counts the timers of one queue.
