@@ -14,6 +14,8 @@ const (
 	maxNamespaceBytes = 63
 	maxIDBytes        = 255
 	maxQueueBytes     = 255
+	maxWebhookBytes   = 2048
+	maxLetters        = 1000
 	maxRequestIDBytes = 64
 	maxPayloadBytes   = 512 << 10
 	maxAttributeBytes = 8 << 10
@@ -27,7 +29,7 @@ func (t *Timer) check() error {
 	if err := checkText("id", t.ID, 1, maxIDBytes); err != nil {
 		return err
 	}
-	if err := checkText("queue", t.Queue, 1, maxQueueBytes); err != nil {
+	if err := t.checkTarget(); err != nil {
 		return err
 	}
 	if err := checkText("request_id", t.RequestID, 0, maxRequestIDBytes); err != nil {
@@ -39,7 +41,22 @@ func (t *Timer) check() error {
 	if n := len(t.Payload); n > maxPayloadBytes {
 		return &InvalidError{"payload", fmt.Sprintf("of %d bytes", n), fmt.Sprintf("at most %d bytes", maxPayloadBytes)}
 	}
+	if t.Repeat.set() {
+		if err := t.Repeat.check(); err != nil {
+			return err
+		}
+	}
 	return t.checkAttributes()
+}
+
+func (t *Timer) checkTarget() error {
+	switch {
+	case t.Webhook == "":
+		return checkText("queue", t.Queue, 1, maxQueueBytes)
+	case t.Queue != "":
+		return &InvalidError{"webhook", quote(t.Webhook), "must not be set beside a queue"}
+	}
+	return checkText("webhook", t.Webhook, 1, maxWebhookBytes)
 }
 
 func (t *Timer) checkAttributes() error {

@@ -28,6 +28,15 @@ var (
 	ErrUnavailable = errors.New("cluster unavailable")
 	// ErrClosed: the client is closed.
 	ErrClosed = errors.New("client closed")
+	// ErrPaused: the timer is paused, and the call is not for paused ones. Nothing was changed.
+	ErrPaused = errors.New("timer is paused")
+	// ErrNotPaused: Resume of a timer that is not paused. Nothing was changed.
+	ErrNotPaused = errors.New("timer is not paused")
+	// ErrNotPending: the call is for pending timers, and this one is not; a *NotPendingError says what it is. Nothing was
+	// changed.
+	ErrNotPending = errors.New("timer is not pending")
+	// ErrStale: the delivery's token is old: its lease ended, the leader changed, or an answer or a change came first.
+	ErrStale = errors.New("the delivery is not held any more")
 	// ErrLeaseEnded is the cause of a handler's context that ended because the delivery's lease did.
 	ErrLeaseEnded = errors.New("the delivery's lease ended")
 )
@@ -48,6 +57,28 @@ type RevisionError struct{ Expected, Actual int64 }
 func (e *RevisionError) Error() string {
 	return fmt.Sprintf("expected revision %d does not match the timer's revision %d", e.Expected, e.Actual)
 }
+
+// NotPendingError is ErrNotPending with the state that the timer has.
+type NotPendingError struct{ State string }
+
+func (e *NotPendingError) Error() string { return ErrNotPending.Error() + ": it is " + e.State }
+
+// Is makes it ErrNotPending.
+func (e *NotPendingError) Is(target error) bool { return target == ErrNotPending }
+
+// AtomicError says which item of an atomic batch failed, counted from 0; nothing was changed. It unwraps to the item's
+// error.
+type AtomicError struct {
+	Item int
+	Err  error
+}
+
+func (e *AtomicError) Error() string {
+	return fmt.Sprintf("nothing was changed: item %d: %v", e.Item, e.Err)
+}
+
+// Unwrap returns the item's error.
+func (e *AtomicError) Unwrap() error { return e.Err }
 
 // NotSupportedError names a field or call that the server's version does not serve.
 type NotSupportedError struct{ Field string }
@@ -112,6 +143,10 @@ const (
 	reasonUnknown       = "OUTCOME_UNKNOWN"
 	reasonNotSupported  = "NOT_SUPPORTED"
 	reasonUnavailable   = "SHARD_UNAVAILABLE"
+	reasonStale         = "STALE_TOKEN"
+	reasonPaused        = "TIMER_PAUSED"
+	reasonNotPaused     = "TIMER_NOT_PAUSED"
+	reasonNotPending    = "TIMER_NOT_PENDING"
 )
 
 // answer is an error of a server in parts: of a gRPC status or of an item of a batch.
@@ -143,7 +178,16 @@ func errorOf(err error) error {
 			a.retry = d.GetRetryDelay().AsDuration()
 		}
 	}
-	return a.error()
+	return a.ofItem(a.error())
+}
+
+// ofItem adds which item of an atomic batch was refused; what can be tried again stays as it is.
+func (a answer) ofItem(err error) error {
+	var broken *StatusError
+	if _, ok := a.metadata["item"]; !ok || retriable(err) || errors.As(err, &broken) {
+		return err
+	}
+	return &AtomicError{Item: int(a.integer("item")), Err: err}
 }
 
 // itemErrorOf turns the error of one item of a batch into one of this package's.
@@ -173,10 +217,26 @@ func (a answer) error() error {
 		return &unavailableError{message: a.message}
 	case reasonUnknown:
 		return &unavailableError{message: a.message, maybe: true}
+	case reasonStale:
+		return ErrStale
+	case reasonPaused:
+		return ErrPaused
+	case reasonNotPaused:
+		return ErrNotPaused
+	case reasonNotPending:
+		return notPending(a.metadata["state"])
 	case reasonNotSupported:
 		return &NotSupportedError{Field: a.metadata["field"]}
 	}
 	return a.errorOfCode()
+}
+
+// notPending takes the state as the contract or as a person spells it.
+func notPending(state string) error {
+	if state == "" {
+		return ErrNotPending
+	}
+	return &NotPendingError{State: strings.ToLower(strings.TrimPrefix(state, "STATE_"))}
 }
 
 // errorOfCode judges an answer without a reason: it comes from gRPC itself or from something between us and the node.

@@ -22,6 +22,11 @@ func config() client.Config {
 	}
 	c := newCluster(nil, 1, "n1")
 	c.hook(func(c *cluster) { c.accepted = c.fireWhenDue })
+	c.nodes["n1"].work.set(func(w *workState) {
+		w.refused = func(token, why string) {
+			c.hook(func(c *cluster) { c.buryRefused(c.timers[token], why) })
+		}
+	})
 	return c.config("n1:7400")
 }
 

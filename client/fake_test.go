@@ -39,8 +39,14 @@ type cluster struct {
 	seen    []seen
 	applied int
 	dials   map[string]int // by address
-	// previewed is the last request of a preview.
+	// previewed is the last request of a preview, asked the last of each other method that a test looks at.
 	previewed *carillonv1.PreviewRequest
+	asked     map[string]proto.Message
+	// letters are the dead letters in order; stuck are the keys of those that stay dead.
+	letters []*carillonv1.DeadLetter
+	stuck   map[string]bool
+	// looks is how many timers a list looks at for a page; 0 means all.
+	looks int
 	// item is asked before a schedule or cancel is applied; an error is the item's answer.
 	item func(n *node, id string) *carillonv1.ItemError
 	// call is asked before a batch is applied, reply afterwards: an error is the answer to the whole call.
@@ -75,7 +81,7 @@ type node struct {
 func newCluster(t *testing.T, shards int, ids ...string) *cluster {
 	c := &cluster{
 		shards: shards, nodes: make(map[string]*node), leaders: make([]string, shards),
-		dials:  make(map[string]int),
+		dials: make(map[string]int), asked: make(map[string]proto.Message),
 		timers: make(map[string]*carillonv1.TimerStatus), answers: make(map[string]*carillonv1.ScheduleResponse),
 	}
 	for _, id := range ids {
@@ -195,6 +201,9 @@ func (c *cluster) took() []seen {
 }
 
 func (n *node) ScheduleBatch(_ context.Context, r *carillonv1.ScheduleBatchRequest) (*carillonv1.ScheduleBatchResponse, error) {
+	if r.GetAtomic() {
+		return n.atomicSchedule(r)
+	}
 	if err := n.ask(n.c.call, "schedule"); err != nil {
 		return nil, err
 	}
@@ -216,6 +225,9 @@ func (n *node) ScheduleBatch(_ context.Context, r *carillonv1.ScheduleBatchReque
 }
 
 func (n *node) CancelBatch(_ context.Context, r *carillonv1.CancelBatchRequest) (*carillonv1.CancelBatchResponse, error) {
+	if r.GetAtomic() {
+		return n.atomicCancel(r)
+	}
 	if err := n.ask(n.c.call, "cancel"); err != nil {
 		return nil, err
 	}
@@ -263,32 +275,6 @@ func (n *node) Get(_ context.Context, r *carillonv1.GetRequest) (*carillonv1.Get
 		return &carillonv1.GetResponse{Timer: proto.CloneOf(t)}, nil
 	}
 	return nil, fail(codes.NotFound, "TIMER_NOT_FOUND", nil)
-}
-
-func (n *node) List(_ context.Context, r *carillonv1.ListRequest) (*carillonv1.ListResponse, error) {
-	n.c.note(seen{n.id, "list", r.GetCursor(), "", 0, time.Now(), 1})
-	n.c.mu.Lock()
-	defer n.c.mu.Unlock()
-	var ids []string
-	for id, t := range n.c.timers {
-		if strings.HasPrefix(id, r.GetPrefix()) && id > r.GetCursor() && t.GetState() == carillonv1.State_STATE_PENDING {
-			ids = append(ids, id)
-		}
-	}
-	slices.Sort(ids)
-	response := &carillonv1.ListResponse{}
-	limit := int(r.GetLimit())
-	if limit == 0 {
-		limit = 100
-	}
-	for i, id := range ids {
-		if i == limit {
-			response.NextCursor = ids[i-1]
-			break
-		}
-		response.Timers = append(response.Timers, proto.CloneOf(n.c.timers[id]))
-	}
-	return response, nil
 }
 
 func (n *node) Status(context.Context, *carillonv1.StatusRequest) (*carillonv1.StatusResponse, error) {
@@ -351,6 +337,10 @@ func (c *cluster) schedule(r *carillonv1.ScheduleRequest) *carillonv1.ScheduleRe
 		return nil
 	}
 	due := t.GetDue()
+	if due == nil && t.GetWhen() == nil { // a repeat's own
+		due = timestamppb.New(time.Now().Add(max(t.GetRepeat().GetEvery().AsDuration(), time.Minute)))
+		t.When = &carillonv1.Timer_Due{Due: due}
+	}
 	if due == nil {
 		due = timestamppb.New(time.Now().Add(t.GetDelay().AsDuration()))
 		t.When = &carillonv1.Timer_Due{Due: due}

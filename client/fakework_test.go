@@ -24,12 +24,17 @@ type workState struct {
 	handed  []int    // handed out on each stream, by number
 	acks    []string // tokens, over streams and unary calls
 	nacks   []*carillonv1.Nack
+	returns []string // tokens, over streams
+	extends []*carillonv1.Extend
+	stale   bool     // every lease has ended, for ExtendLease
 	unary   []string // tokens that came through Ack and Nack
 	refuse  error    // answers the opening of a stream
 	mute    bool     // neither heartbeats nor anything else is sent
 	breakUp bool     // ends the open streams
 	// settle says the outcome of a token; unspecified sends no answer. Nil is done.
 	settle func(token string, unary bool) carillonv1.SettleOutcome
+	// refused hears of what goes to the dead letters.
+	refused func(token, why string)
 }
 
 func newWorkState() *workState { return &workState{changed: make(chan struct{})} }
@@ -104,6 +109,10 @@ func (w *workState) receive(s carillonv1.Deliveries_WorkServer, number int, sett
 		w.set(func(w *workState) {
 			w.credits[number] += int(m.GetCredits())
 			answers = w.take(m.GetAcks(), m.GetNacks(), false)
+			for _, token := range m.GetReturns() {
+				w.returns = append(w.returns, string(token))
+				answers = append(answers, &carillonv1.Settled{Token: token, Outcome: carillonv1.SettleOutcome_SETTLE_OUTCOME_DONE})
+			}
 		})
 		if len(answers) > 0 {
 			settled <- answers
@@ -126,7 +135,11 @@ func (w *workState) take(acks [][]byte, nacks []*carillonv1.Nack, unary bool) (a
 			if i < len(acks) {
 				w.acks = append(w.acks, string(token))
 			} else {
-				w.nacks = append(w.nacks, nacks[i-len(acks)])
+				nack := nacks[i-len(acks)]
+				w.nacks = append(w.nacks, nack)
+				if nack.GetDead() && w.refused != nil {
+					w.refused(string(token), nack.GetError())
+				}
 			}
 			if unary {
 				w.unary = append(w.unary, string(token))
@@ -187,4 +200,22 @@ func (n *node) Nack(_ context.Context, r *carillonv1.NackRequest) (response *car
 	response = &carillonv1.SettleResponse{}
 	n.work.set(func(w *workState) { response.Settled = w.take(nil, r.GetNacks(), true) })
 	return response, n.ask(n.c.call, "nack")
+}
+
+func (n *node) ExtendLease(_ context.Context, r *carillonv1.ExtendLeaseRequest) (*carillonv1.ExtendLeaseResponse, error) {
+	if err := n.ask(n.c.call, "extend"); err != nil {
+		return nil, err
+	}
+	response := &carillonv1.ExtendLeaseResponse{}
+	n.work.set(func(w *workState) {
+		for _, item := range r.GetItems() {
+			w.extends = append(w.extends, item)
+			result := &carillonv1.Extended{Token: item.GetToken()}
+			if !w.stale {
+				result.LeaseEnd = timestamppb.New(time.Now().Add(item.GetLease().AsDuration()))
+			}
+			response.Results = append(response.Results, result)
+		}
+	})
+	return response, nil
 }

@@ -11,11 +11,12 @@ import (
 // maxSettleItems is how many answers go into one message.
 const maxSettleItems = 1000
 
-// settlement is an answer to a delivery: an ack, or a nack.
+// settlement is an answer to a delivery: an ack, a nack, or a return.
 type settlement struct {
-	token   []byte
-	nack    *carillonv1.Nack // nil: an ack
-	expires time.Time        // of no use afterwards: the timer is handed out again
+	token    []byte
+	nack     *carillonv1.Nack
+	returned bool      // was not begun; the end of a stream says the same, so it is sent on a stream only
+	expires  time.Time // of no use afterwards: the timer is handed out again
 }
 
 // resettler sends the answers that a broken stream left open, through any node, until each is confirmed or of no use.
@@ -40,8 +41,10 @@ func (r *resettler) add(list ...*settlement) {
 		return
 	}
 	r.mu.Lock()
-	if !r.ended {
-		r.waiting = append(r.waiting, list...)
+	for _, s := range list {
+		if !r.ended && !s.returned {
+			r.waiting = append(r.waiting, s)
+		}
 	}
 	r.mu.Unlock()
 	select {

@@ -265,7 +265,7 @@ func (s *stream) message() (m *carillonv1.WorkRequest, last bool) {
 	n := min(len(s.outbox), maxSettleItems)
 	s.outstanding -= n
 	credits := min(s.credits, maxOutstanding-s.outstanding)
-	if len(s.unconfirmed) > maxUnconfirmed || s.finishing {
+	if len(s.unconfirmed) > maxUnconfirmed || s.finishing || s.w.user.Err() != nil {
 		credits = 0
 	}
 	if n == 0 && credits == 0 {
@@ -276,10 +276,13 @@ func (s *stream) message() (m *carillonv1.WorkRequest, last bool) {
 	s.outstanding += credits
 	m = &carillonv1.WorkRequest{Credits: int32(credits)}
 	for _, x := range s.outbox[:n] {
-		if x.nack == nil {
-			m.Acks = append(m.Acks, x.token)
-		} else {
+		switch {
+		case x.returned:
+			m.Returns = append(m.Returns, x.token)
+		case x.nack != nil:
 			m.Nacks = append(m.Nacks, x.nack)
+		default:
+			m.Acks = append(m.Acks, x.token)
 		}
 	}
 	if s.outbox = s.outbox[n:]; len(s.outbox) == 0 {

@@ -18,13 +18,16 @@ type Timer struct {
 	// share it share a shard.
 	ID string
 	// Due is the instant from which it may be delivered; it is rounded up to the millisecond. A time in the past fires at
-	// once. At most one of Due and After is set; none means at once.
+	// once. At most one of Due and After is set; none means at once, or, of a repeat, its own first due time.
 	Due time.Time
 	// After is the delay, by the clock of the leader that accepts the timer; not negative. A repeated attempt counts it
 	// from the first one.
 	After time.Duration
-	// Queue receives the deliveries: 1 to 255 bytes of UTF-8 without NUL.
+	// Queue receives the deliveries: 1 to 255 bytes of UTF-8 without NUL. Exactly one of Queue and Webhook is set.
 	Queue string
+	// Webhook is an http or https URL, at most 2,048 bytes, to which each delivery is posted. Its host must be allowed by the
+	// servers' configuration if its address is not public.
+	Webhook string
 	// Payload is opaque, at most 64 KiB by default.
 	Payload []byte
 	// ContentType describes the payload. Content type, headers and labels have 8 KiB together.
@@ -35,6 +38,16 @@ type Timer struct {
 	Labels map[string]string
 	// Retry says how deliveries are repeated; the zero value takes the defaults.
 	Retry RetryPolicy
+	// Repeat makes the timer fire again and again; the zero value fires once.
+	Repeat Repeat
+	// Window lets the leader place each due time where the fewest timers are, at most so much later; up to 24 h.
+	Window time.Duration
+	// Expiry, if set, is the instant after which a delivery is of no use: the timer then ends as Expired. After the due time,
+	// at most 100 years ahead.
+	Expiry time.Time
+	// AtMostOnce has the completion on the disks of a majority before the timer is handed out: it is never tried again, and
+	// is lost if its consumer fails. Not with Retry.MaxAttempts over 1.
+	AtMostOnce bool
 	// IfExists says what happens if a pending timer has the ID.
 	IfExists IfExists
 	// ExpectedRevision, if not 0, must be the revision of the timer that is replaced.
@@ -54,7 +67,7 @@ type RetryPolicy struct {
 	MaxBackoff time.Duration
 	// Multiplier makes each wait longer than the last, 1 to 100; 2 by default.
 	Multiplier float64
-	// MaxAttempts ends the attempts; 0 means no limit, other values are not supported by this version.
+	// MaxAttempts sends the timer to the dead letters after so many attempts, up to 1,000,000; 0 means no limit.
 	MaxAttempts int
 }
 
@@ -71,15 +84,15 @@ const (
 	Keep = IfExists(carillonv1.IfExists_IF_EXISTS_KEEP)
 )
 
-// Scheduled is what became of a timer.
+// Scheduled is what became of a timer that was scheduled or changed.
 type Scheduled struct {
-	// Due is the due time in whole milliseconds.
+	// Due is the due time in whole milliseconds; Pause does not say it.
 	Due time.Time
 	// Revision is that of the timer now.
 	Revision int64
 	// Kept is true if the policy was Keep and the timer existed.
 	Kept bool
-	// Shard keeps the timer (0 of a Reschedule says nothing).
+	// Shard keeps the timer; only Schedule and its batches say it.
 	Shard int
 	// RequestID is the one that was sent.
 	RequestID string
@@ -98,6 +111,12 @@ const (
 	Fired = State(carillonv1.State_STATE_FIRED)
 	// Cancelled: taken away; kept for the retention.
 	Cancelled = State(carillonv1.State_STATE_CANCELLED)
+	// Paused: does not fire until Resume.
+	Paused = State(carillonv1.State_STATE_PAUSED)
+	// Dead: its last attempt failed, or its consumer refused it for good; a dead letter keeps it.
+	Dead = State(carillonv1.State_STATE_DEAD)
+	// Expired: its expiry passed before it was settled; kept for the retention.
+	Expired = State(carillonv1.State_STATE_EXPIRED)
 )
 
 func (s State) String() string {
@@ -110,6 +129,12 @@ func (s State) String() string {
 		return "fired"
 	case Cancelled:
 		return "cancelled"
+	case Paused:
+		return "paused"
+	case Dead:
+		return "dead"
+	case Expired:
+		return "expired"
 	}
 	return fmt.Sprintf("state(%d)", int32(s))
 }
@@ -131,6 +156,10 @@ type TimerStatus struct {
 	LastError string
 	// Shard keeps the timer.
 	Shard int
+	// Fired counts the due times of a repeat that were fired.
+	Fired int64
+	// TimeLeft is set while the timer is paused and frozen: how long after Resume it is due.
+	TimeLeft time.Duration
 }
 
 // request builds the call; the caller has checked the timer. It copies: a batch may still be on its way when the call
@@ -139,17 +168,30 @@ func (t *Timer) request(namespace string) *carillonv1.ScheduleRequest {
 	pb := &carillonv1.Timer{
 		Namespace:   namespace,
 		Id:          t.ID,
-		Target:      &carillonv1.Timer_Queue{Queue: t.Queue},
 		Payload:     bytes.Clone(t.Payload),
 		ContentType: t.ContentType,
 		Headers:     maps.Clone(t.Headers),
 		Labels:      maps.Clone(t.Labels),
 		Retry:       t.Retry.proto(),
+		Window:      optional(t.Window),
+		Expiry:      optionalTime(t.Expiry),
 	}
-	if t.Due.IsZero() {
-		pb.When = &carillonv1.Timer_Delay{Delay: durationpb.New(t.After)}
+	if t.Webhook != "" {
+		pb.Target = &carillonv1.Timer_Webhook{Webhook: t.Webhook}
 	} else {
+		pb.Target = &carillonv1.Timer_Queue{Queue: t.Queue}
+	}
+	if t.Repeat.set() {
+		pb.Repeat = t.Repeat.proto()
+	}
+	if t.AtMostOnce {
+		pb.Guarantee = carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE
+	}
+	switch {
+	case !t.Due.IsZero():
 		pb.When = &carillonv1.Timer_Due{Due: timestamppb.New(t.Due)}
+	case t.After != 0 || pb.Repeat == nil:
+		pb.When = &carillonv1.Timer_Delay{Delay: durationpb.New(t.After)}
 	}
 	return &carillonv1.ScheduleRequest{
 		Timer:            pb,
@@ -168,7 +210,7 @@ func (r RetryPolicy) proto() *carillonv1.RetryPolicy {
 		InitialBackoff: optional(r.InitialBackoff),
 		MaxBackoff:     optional(r.MaxBackoff),
 		Multiplier:     r.Multiplier,
-		MaxAttempts:    int32(min(max(r.MaxAttempts, -1<<31), 1<<31-1)),
+		MaxAttempts:    int32Of(r.MaxAttempts),
 	}
 }
 
@@ -180,25 +222,9 @@ func optional(d time.Duration) *durationpb.Duration {
 }
 
 func statusOf(pb *carillonv1.TimerStatus) TimerStatus {
-	t, retry := pb.GetTimer(), pb.GetTimer().GetRetry()
 	return TimerStatus{
-		Timer: Timer{
-			ID:          t.GetId(),
-			Due:         timeOf(t.GetDue()),
-			Queue:       t.GetQueue(),
-			Payload:     t.GetPayload(),
-			ContentType: t.GetContentType(),
-			Headers:     t.GetHeaders(),
-			Labels:      t.GetLabels(),
-			Retry: RetryPolicy{
-				Lease:          retry.GetLease().AsDuration(),
-				InitialBackoff: retry.GetInitialBackoff().AsDuration(),
-				MaxBackoff:     retry.GetMaxBackoff().AsDuration(),
-				Multiplier:     retry.GetMultiplier(),
-				MaxAttempts:    int(retry.GetMaxAttempts()),
-			},
-		},
-		Namespace: t.GetNamespace(),
+		Timer:     timerOf(pb.GetTimer()),
+		Namespace: pb.GetTimer().GetNamespace(),
 		State:     State(pb.GetState()),
 		Revision:  pb.GetRevision(),
 		Attempt:   int(pb.GetAttempt()),
@@ -206,6 +232,33 @@ func statusOf(pb *carillonv1.TimerStatus) TimerStatus {
 		Created:   timeOf(pb.GetCreated()),
 		LastError: pb.GetLastError(),
 		Shard:     int(pb.GetShard()),
+		Fired:     pb.GetFired(),
+		TimeLeft:  pb.GetTimeLeft().AsDuration(),
+	}
+}
+
+func timerOf(pb *carillonv1.Timer) Timer {
+	retry := pb.GetRetry()
+	return Timer{
+		ID:          pb.GetId(),
+		Due:         timeOf(pb.GetDue()),
+		Queue:       pb.GetQueue(),
+		Webhook:     pb.GetWebhook(),
+		Payload:     pb.GetPayload(),
+		ContentType: pb.GetContentType(),
+		Headers:     pb.GetHeaders(),
+		Labels:      pb.GetLabels(),
+		Retry: RetryPolicy{
+			Lease:          retry.GetLease().AsDuration(),
+			InitialBackoff: retry.GetInitialBackoff().AsDuration(),
+			MaxBackoff:     retry.GetMaxBackoff().AsDuration(),
+			Multiplier:     retry.GetMultiplier(),
+			MaxAttempts:    int(retry.GetMaxAttempts()),
+		},
+		Repeat:     repeatOf(pb.GetRepeat()),
+		Window:     pb.GetWindow().AsDuration(),
+		Expiry:     timeOf(pb.GetExpiry()),
+		AtMostOnce: pb.GetGuarantee() == carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE,
 	}
 }
 

@@ -3,7 +3,6 @@ package client
 import (
 	"context"
 	"fmt"
-	"iter"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -118,10 +117,13 @@ func (o *op) scheduled() (Scheduled, error) {
 	if o.err != nil {
 		return s, o.err
 	}
-	pb := o.reply.(*carillonv1.ScheduleResponse)
+	s.fill(o.reply.(*carillonv1.ScheduleResponse))
+	return s, nil
+}
+
+func (s *Scheduled) fill(pb *carillonv1.ScheduleResponse) {
 	s.Due, s.Revision = timeOf(pb.GetDue()), pb.GetRevision()
 	s.Kept, s.Shard = pb.GetKept(), int(pb.GetShard())
-	return s, nil
 }
 
 // CancelOutcome says how far a timer had come when it was cancelled.
@@ -255,8 +257,8 @@ type Move struct {
 	RequestID string
 }
 
-// Reschedule moves a pending timer to a new due time and keeps everything else. A timer that is not pending any more is
-// ErrNotFound; the other errors are those of Schedule.
+// Reschedule moves a pending timer to a new due time and keeps everything else; a repeat goes on from there on its grid, and
+// a paused timer stays paused. A timer that is not pending any more is ErrNotFound; the other errors are those of Schedule.
 func (c *Client) Reschedule(ctx context.Context, id string, m Move) (Scheduled, error) {
 	if m.RequestID == "" {
 		m.RequestID = newRequestID()
@@ -311,75 +313,4 @@ func (c *Client) Get(ctx context.Context, id string) (TimerStatus, error) {
 		return TimerStatus{}, wrap("get", id, err)
 	}
 	return statusOf(pb.GetTimer()), nil
-}
-
-// ListQuery asks for a page of the pending timers in the order of their IDs.
-type ListQuery struct {
-	// Prefix of the IDs; empty lists all.
-	Prefix string
-	// Limit is the most timers of a page, 1 to 1,000; 0 means 100. A page also ends at 1 MiB.
-	Limit int
-	// Cursor is Page.Next of the page before; empty starts.
-	Cursor string
-}
-
-// Page is a page of a list; Next is empty on the last one.
-type Page struct {
-	Timers []TimerStatus
-	Next   string
-}
-
-// ListPage returns one page of the pending timers.
-func (c *Client) ListPage(ctx context.Context, q ListQuery) (Page, error) {
-	if err := q.check(); err != nil {
-		return Page{}, wrap("list", "", err)
-	}
-	var pb *carillonv1.ListResponse
-	err := c.read(ctx, c.cfg.Namespace, "", func(ctx context.Context, e *endpoint) (err error) {
-		pb, err = e.timers.List(ctx, &carillonv1.ListRequest{
-			Namespace: c.cfg.Namespace, Prefix: q.Prefix, Limit: int32(q.Limit), Cursor: q.Cursor,
-		})
-		return err
-	})
-	if err != nil {
-		return Page{}, wrap("list", "", err)
-	}
-	page := Page{Timers: make([]TimerStatus, 0, len(pb.GetTimers())), Next: pb.GetNextCursor()}
-	for _, t := range pb.GetTimers() {
-		page.Timers = append(page.Timers, statusOf(t))
-	}
-	return page, nil
-}
-
-func (q ListQuery) check() error {
-	if err := checkText("prefix", q.Prefix, 0, maxIDBytes); err != nil {
-		return err
-	}
-	if q.Limit < 0 || q.Limit > maxBatchItems {
-		return &InvalidError{"limit", fmt.Sprint(q.Limit), "1 to 1,000"}
-	}
-	return checkText("cursor", q.Cursor, 0, maxIDBytes)
-}
-
-// List goes through the pending timers in the order of their IDs, page by page; q.Limit is the size of the pages. It
-// ends at the first error.
-func (c *Client) List(ctx context.Context, q ListQuery) iter.Seq2[TimerStatus, error] {
-	return func(yield func(TimerStatus, error) bool) {
-		for {
-			page, err := c.ListPage(ctx, q)
-			if err != nil {
-				yield(TimerStatus{}, err)
-				return
-			}
-			for _, t := range page.Timers {
-				if !yield(t, nil) {
-					return
-				}
-			}
-			if page.Next == "" {
-				return
-			}
-			q.Cursor = page.Next
-		}
-	}
 }

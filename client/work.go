@@ -17,9 +17,10 @@ const (
 )
 
 // Handler deals with one delivery. Nil acks it; an error or a panic nacks it, with the error's text (see RetryAfter for
-// the wait before the next attempt). The context ends when the delivery's lease ends (cause ErrLeaseEnded), for then
-// the timer is handed out again, and when the context of Work ends; a handler that wants to finish in spite of that
-// uses context.WithoutCancel. A timer can be delivered more than once: Epoch, Revision and Attempt fence.
+// the wait before the next attempt, Refuse for the dead letters, ErrGiveBack for what was not begun). The context ends when
+// the delivery's lease ends (cause ErrLeaseEnded; Delivery.ExtendLease puts that off), for then the timer is handed out
+// again, and when the context of Work ends; a handler that wants to finish in spite of that uses context.WithoutCancel. A
+// timer can be delivered more than once, unless it is AtMostOnce: Epoch, Revision and Attempt fence.
 type Handler func(ctx context.Context, d Delivery) error
 
 // WorkOptions says how a queue is worked; the zero value takes the defaults.
@@ -83,8 +84,15 @@ type Delivery struct {
 	Attempt         int
 	Epoch, Revision int64
 	Shard           int
+	// Last is true if a failure of this attempt is the end: the dead letters.
+	Last bool
+	// AtMostOnce is true if the delivery is settled already: the handler's answer changes nothing, no lease ends, and there
+	// is no other attempt.
+	AtMostOnce bool
 	// Token settles the delivery; opaque.
 	Token []byte
+
+	lease *lease // of a delivery that a handler has; nil else
 }
 
 func deliveryOf(pb *carillonv1.Delivery, received time.Time) Delivery {
@@ -104,6 +112,8 @@ func deliveryOf(pb *carillonv1.Delivery, received time.Time) Delivery {
 		Epoch:       pb.GetEpoch(),
 		Revision:    pb.GetRevision(),
 		Shard:       int(pb.GetShard()),
+		Last:        pb.GetLast(),
+		AtMostOnce:  pb.GetGuarantee() == carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE,
 		Token:       pb.GetToken(),
 	}
 }
@@ -126,10 +136,30 @@ func (e *retryAfterError) Error() string { return e.err.Error() }
 
 func (e *retryAfterError) Unwrap() error { return e.err }
 
+// Refuse wraps a handler's error so that the timer goes to the dead letters at once, with the error's text and the reason
+// DeadRefused: for what will never work. A nil error stays nil.
+func Refuse(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &refusedError{err}
+}
+
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string { return e.err.Error() }
+
+func (e *refusedError) Unwrap() error { return e.err }
+
+// ErrGiveBack, returned by a handler (or wrapped), gives back a delivery that it has not begun: others get it at once, and no
+// attempt is counted. It comes back to this worker, too, unless that is stopping.
+var ErrGiveBack = errors.New("given back")
+
 // Work hands the deliveries of a queue to the handler until the context ends; then it takes no more, gives back what no
-// handler has started, waits for the handlers that run (at most DrainTimeout), confirms their acks and returns nil. It
-// keeps a stream to every live member and opens broken ones again; only an error that cannot heal ends it:
-// *InvalidError, *NotSupportedError, *StatusError (a permission), ErrClosed.
+// handler has started (no attempt is counted), waits for the handlers that run (at most DrainTimeout), confirms their acks
+// and returns nil. What is AtMostOnce cannot be given back: what has arrived is handed to the handler in that time, with a
+// context that ends with it. Work keeps a stream to every live member and opens broken ones again; only an error that cannot
+// heal ends it: *InvalidError, *NotSupportedError, *StatusError (a permission), ErrClosed.
 func (c *Client) Work(ctx context.Context, queue string, handler Handler, options WorkOptions) error {
 	options = options.withDefaults(c.cfg)
 	err := checkText("queue", queue, 1, maxQueueBytes)

@@ -15,8 +15,12 @@ import (
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
 )
 
-// memberCheck is how often a worker looks for new members.
-const memberCheck = 3 * time.Second
+const (
+	// memberCheck is how often a worker looks for new members.
+	memberCheck = 3 * time.Second
+	// settledUse is how long the answer to a delivery without a lease is of use: it only tells the node that there is room.
+	settledUse = 30 * time.Second
+)
 
 var errExited = errors.New("the handler's goroutine exited")
 
@@ -29,14 +33,16 @@ type worker struct {
 	options WorkOptions
 	again   *resettler      // set once
 	user    context.Context // the caller's; its end begins the drain; set once, by run
+	life    context.Context // ends after the drain; set once, by run
 
-	handlers sync.WaitGroup
+	handlers sync.WaitGroup // starts them; quiet waits for them, because some may start while the drain waits
 	streams  sync.WaitGroup
 
 	mu        sync.Mutex
 	waiting   []*job                  // in the order of arrival; guarded by mu
 	running   int                     // handlers; guarded by mu
-	draining  bool                    // no handler starts any more; guarded by mu
+	idle      chan struct{}           // closed when no handler runs; nil while nobody asks; guarded by mu
+	draining  bool                    // new streams are finished at once; guarded by mu
 	following map[string]bool         // node IDs that have a follower; guarded by mu
 	open      map[*stream]bool        // guarded by mu
 	fatal     context.CancelCauseFunc // ends the work with an error that cannot heal; set once, by run
@@ -47,6 +53,11 @@ type job struct {
 	delivery Delivery
 	stream   *stream
 	expires  time.Time // the lease's end by our clock: it ends a little late, by the time that the delivery travelled
+}
+
+// lost says that nobody waits for this delivery: the timer is, or will be, handed out again. What is at most once is not.
+func (j *job) lost(now time.Time) bool {
+	return !j.delivery.AtMostOnce && (j.stream.isBroken() || !now.Before(j.expires))
 }
 
 func newWorker(c *Client, queue string, handler Handler, options WorkOptions) *worker {
@@ -64,6 +75,7 @@ func (w *worker) run(ctx context.Context) error {
 	defer stop()
 	w.user, w.fatal = user, cancel
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
+	w.life = life
 	var settling sync.WaitGroup
 	settling.Go(func() { w.again.run(life) })
 	w.manage(user, life)
@@ -120,8 +132,11 @@ func (w *worker) arrived(s *stream, deliveries []*carillonv1.Delivery) {
 	for _, pb := range deliveries {
 		d := deliveryOf(pb, now)
 		j := &job{delivery: d, stream: s, expires: now.Add(d.LeaseEnd.Sub(d.HandedOut))}
+		if d.AtMostOnce {
+			j.expires = now.Add(settledUse)
+		}
 		switch {
-		case w.draining:
+		case w.user.Err() != nil && !d.AtMostOnce:
 			w.giveBack(j)
 		case w.running < w.options.Concurrency:
 			w.running++
@@ -152,26 +167,47 @@ func (w *worker) handle(j *job) {
 func (w *worker) next() *job {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for len(w.waiting) > 0 && !w.draining {
+	for len(w.waiting) > 0 {
 		j := w.waiting[0]
 		w.waiting[0] = nil
 		w.waiting = w.waiting[1:]
 		j.stream.credit(1)
-		// After the end of its stream or of its lease the timer is handed out again: to run it would only double it.
-		if !j.stream.isBroken() && w.c.cfg.Now().Before(j.expires) {
+		switch {
+		case j.lost(w.c.cfg.Now()): // to run it would only double it
+			j.stream.drop()
+		case w.user.Err() != nil && !j.delivery.AtMostOnce: // drain comes
+			w.giveBack(j)
+		default:
 			return j
 		}
-		j.stream.drop()
 	}
 	w.running--
+	if w.running == 0 && w.idle != nil {
+		close(w.idle)
+		w.idle = nil
+	}
 	return nil
+}
+
+// quiet returns when no handler runs.
+func (w *worker) quiet() {
+	w.mu.Lock()
+	if w.running == 0 {
+		w.mu.Unlock()
+		return
+	}
+	if w.idle == nil {
+		w.idle = make(chan struct{})
+	}
+	idle := w.idle
+	w.mu.Unlock()
+	<-idle
 }
 
 // call runs the handler and settles the delivery, also if the handler panics or exits.
 func (w *worker) call(j *job) {
-	left := j.expires.Sub(w.c.cfg.Now())
-	ctx, cancel := context.WithTimeoutCause(w.user, left, ErrLeaseEnded)
-	defer cancel()
+	ctx, stop := w.context(j)
+	defer stop()
 	err := errExited
 	defer func() {
 		if p := recover(); p != nil {
@@ -184,13 +220,35 @@ func (w *worker) call(j *job) {
 	err = w.handler(ctx, j.delivery)
 }
 
+// context is what a handler gets: it ends with the lease, or, if there is none, with the work.
+func (w *worker) context(j *job) (ctx context.Context, stop func()) {
+	switch {
+	case !j.delivery.AtMostOnce:
+		l := newLease(w.user, w.c, j.expires)
+		j.delivery.lease = l
+		return l, l.stop
+	case w.user.Err() != nil: // nobody else would ever get it
+		return w.life, func() {}
+	}
+	return w.user, func() {}
+}
+
 // settle answers a delivery: nil acks it.
 func (w *worker) settle(j *job, err error) {
 	s := &settlement{token: j.delivery.Token, expires: j.expires}
-	if err != nil {
+	if j.delivery.lease != nil {
+		s.expires = j.delivery.lease.ends()
+	}
+	switch {
+	case errors.Is(err, ErrGiveBack):
+		s.returned = true
+	case err != nil:
 		s.nack = &carillonv1.Nack{Token: j.delivery.Token, Error: errorText(err)}
 		var after *retryAfterError
+		var refused *refusedError
 		switch {
+		case errors.As(err, &refused):
+			s.nack.Dead = true
 		case errors.As(err, &after):
 			s.nack.Delay = durationpb.New(after.delay)
 		case w.user.Err() != nil && errors.Is(err, context.Canceled):
@@ -202,29 +260,31 @@ func (w *worker) settle(j *job, err error) {
 
 // giveBack hands a delivery that no handler has started back to the node, to be delivered elsewhere at once.
 func (w *worker) giveBack(j *job) {
-	nack := &carillonv1.Nack{Token: j.delivery.Token, Delay: durationpb.New(0), Error: "the worker is stopping"}
-	j.stream.settle(&settlement{token: j.delivery.Token, nack: nack, expires: j.expires})
+	j.stream.settle(&settlement{token: j.delivery.Token, returned: true, expires: j.expires})
 }
 
 // drain stops in order: nothing starts, what waits is given back, handlers end, answers are confirmed.
 func (w *worker) drain() {
 	w.mu.Lock()
 	w.draining = true
+	var left []*job
 	for _, j := range w.waiting {
-		if !j.stream.isBroken() {
+		if j.delivery.AtMostOnce {
+			left = append(left, j)
+		} else {
 			w.giveBack(j)
 		}
 	}
-	w.waiting = nil
+	w.waiting = left
 	w.mu.Unlock()
 
 	limit := time.NewTimer(w.options.DrainTimeout)
 	defer limit.Stop()
-	if !waitFor(w.handlers.Wait, limit.C) {
+	if !waitFor(w.quiet, limit.C) {
 		w.mu.Lock()
-		left := w.running
+		running, lost := w.running, len(w.waiting)
 		w.mu.Unlock()
-		w.c.cfg.Logger.Warn("carillon: handlers did not end in time", "queue", w.queue, "handlers", left)
+		w.c.cfg.Logger.Warn("carillon: handlers did not end in time", "queue", w.queue, "handlers", running, "at_most_once_lost", lost)
 		limit.Reset(goodbye) // for the answers of those that did
 	}
 	w.mu.Lock()
@@ -232,7 +292,7 @@ func (w *worker) drain() {
 		s.finish()
 	}
 	w.mu.Unlock()
-	if !waitFor(func() { w.streams.Wait(); w.again.flush() }, limit.C) {
+	if !waitFor(func() { w.streams.Wait(); w.quiet(); w.again.flush() }, limit.C) {
 		w.c.cfg.Logger.Warn("carillon: acks were not confirmed in time", "queue", w.queue)
 	}
 }
