@@ -30,7 +30,7 @@ var mayImport = map[string][]string{
 	"transport/peer":           {},
 	"transport/webhook":        {"shard", "shard/executor", "raftfsm", "proto/carillonlog/v1"},
 	"transport/peer/peertest":  {"transport/peer"},
-	"shard":                    {"shard/executor", "raftfsm", "wheel", "proto/carillonlog/v1"},
+	"shard":                    {"shard/executor", "shard/recur", "raftfsm", "wheel", "proto/carillonlog/v1"},
 	"shard/segment":            {},
 	"shard/recur":              {},
 	"shard/ring":               {"proto/carillon/v1"},

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/carillon-timers/carillon/raftfsm"
 )
 
 // The errors that a caller can act on. transport/status.go alone maps them to gRPC codes and back.
@@ -14,6 +16,9 @@ var (
 	ErrAlreadyExists = errors.New("timer already exists")
 	// ErrStaleToken: the delivery's token is old; nothing was changed.
 	ErrStaleToken = errors.New("stale delivery token")
+	// ErrPaused: the timer is paused; nothing was changed. ErrNotPaused: it is not.
+	ErrPaused    = errors.New("timer is paused")
+	ErrNotPaused = errors.New("timer is not paused")
 	// ErrUnknown: the write may or may not have been applied; retry with the same request ID.
 	ErrUnknown = errors.New("outcome unknown")
 	// ErrUnavailable: the shard cannot be reached or is stopping; not applied, retry.
@@ -25,6 +30,19 @@ type RevisionError struct{ Expected, Actual uint64 }
 
 func (e *RevisionError) Error() string {
 	return fmt.Sprintf("expected_revision %d does not match the timer's revision %d", e.Expected, e.Actual)
+}
+
+// NotPendingError says that the timer is finished, and how; nothing was changed.
+type NotPendingError struct{ State raftfsm.State }
+
+func (e *NotPendingError) Error() string {
+	how := map[raftfsm.State]string{
+		raftfsm.Fired: "has fired", raftfsm.Cancelled: "was cancelled", raftfsm.Dead: "is dead", raftfsm.Expired: "has expired",
+	}[e.State]
+	if how == "" {
+		how = fmt.Sprintf("is in state %d", e.State)
+	}
+	return "timer " + how
 }
 
 // InvalidError names a field, its value and the limit that it breaks; nothing was changed.

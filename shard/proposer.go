@@ -3,9 +3,11 @@ package shard
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 	"github.com/carillon-timers/carillon/raftfsm"
 )
 
@@ -45,8 +47,10 @@ type call struct {
 	before, after *call
 	queued        bool
 	settled       bool
-	// forget: nobody waits (lapsed leases).
+	// forget: nobody waits (what the executor proposes). then, if it is not nil, is called with the results, under no lock, unless
+	// the call fails.
 	forget bool
+	then   func([]raftfsm.Result)
 	done   chan struct{}
 	// oneSize and oneResult back sizes and results of a single command.
 	oneSize   [1]int
@@ -90,6 +94,8 @@ type proposer struct {
 	// head and tail are the ends of the queue; queued and queuedBytes what it holds.
 	head, tail          *call
 	queued, queuedBytes int
+	// finished are the calls whose then is to be called by the goroutine that has settled them.
+	finished []*call
 	// drained is closed when nothing is in flight (Transfer).
 	drained chan struct{}
 	counts  ProposerStats
@@ -171,9 +177,7 @@ func (p *proposer) enqueue(c *call) error {
 	bytes, schedules := 0, 0
 	for i, cmd := range c.cmds {
 		bytes += c.sizes[i]
-		if cmd.GetSchedule() != nil {
-			schedules++
-		}
+		schedules += adds(cmd)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -220,19 +224,54 @@ func (p *proposer) admit(cmds, bytes, schedules int) error {
 	return nil
 }
 
-// settleLapsed takes the commands of lapsed leases from the executor. It never waits; what cannot be taken comes again.
-func (p *proposer) settleLapsed(cmds []*raftfsm.Command) {
+// adds is how many pending timers a command may add.
+func adds(cmd *raftfsm.Command) int {
+	switch k := cmd.GetKind().(type) {
+	case *logv1.Command_Schedule:
+		return 1
+	case *logv1.Command_Redrive:
+		return max(len(k.Redrive.GetKeys()), int(k.Redrive.GetLimit()))
+	case *logv1.Command_Atomic:
+		n := 0
+		for _, part := range k.Atomic.GetCommands() {
+			if part.GetSchedule() != nil {
+				n++
+			}
+		}
+		return n
+	}
+	return 0
+}
+
+// settleOwn takes commands from the executor, see executor.Options.Settle. It never waits; what cannot be taken comes again.
+func (p *proposer) settleOwn(cmds []*raftfsm.Command, done func([]raftfsm.Result)) bool {
+	if done == nil && p.s.pending.Load() >= int64(p.s.c.MaxPending) {
+		// Repeats that make timers of their due times wait, as everything else that would add timers.
+		cmds = slices.DeleteFunc(cmds, func(c *raftfsm.Command) bool { return c.GetAdvance() != nil })
+	}
 	for len(cmds) > 0 {
 		n := min(len(cmds), raftfsm.MaxEntryCommands)
 		c, err := p.newCall(cmds[:n:n])
 		if err != nil {
-			return
+			return false
 		}
-		c.forget = true
+		c.forget, c.then = true, done
 		if p.enqueue(c) != nil {
-			return
+			return false
 		}
 		cmds = cmds[n:]
+	}
+	return true
+}
+
+// tell calls what waits for the calls that were settled. Called without mu.
+func (p *proposer) tell() {
+	p.mu.Lock()
+	finished := p.finished
+	p.finished = nil
+	p.mu.Unlock()
+	for _, c := range finished {
+		c.then(c.results)
 	}
 }
 
@@ -281,6 +320,9 @@ func (p *proposer) settle(c *call) {
 	}
 	c.settled = true
 	close(c.done)
+	if c.then != nil && c.failed == nil {
+		p.finished = append(p.finished, c)
+	}
 }
 
 // unqueue takes what waits of the call out of the queue. Called with mu held.

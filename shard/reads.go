@@ -3,6 +3,7 @@ package shard
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/carillon-timers/carillon/raftfsm"
@@ -124,10 +125,39 @@ func (s *Shard) Get(ctx context.Context, namespace, id string) (raftfsm.Status, 
 	return status, nil
 }
 
-// List is a linearizable read of a page of pending timers. It ends with ctx. Only the leader answers (*NotLeaderError).
+// List is a linearizable read: a page of timers that are not finished, their number, or a page of dead letters. It ends with ctx.
+// Only the leader answers (*NotLeaderError).
 func (s *Shard) List(ctx context.Context, q raftfsm.ListQuery) (raftfsm.ListPage, error) {
 	if err := s.linearize(ctx); err != nil {
 		return raftfsm.ListPage{}, err
 	}
 	return s.fsm.List(q), nil
+}
+
+// Forecast is a linearizable read: what falls due when, by queue. It ends with ctx. Only the leader answers (*NotLeaderError).
+func (s *Shard) Forecast(ctx context.Context, q raftfsm.ForecastQuery) ([]raftfsm.ForecastRow, error) {
+	if err := s.linearize(ctx); err != nil {
+		return nil, err
+	}
+	rows, err := s.fsm.Forecast(q)
+	if err != nil {
+		field, limit, _ := strings.Cut(err.Error(), ": ")
+		return nil, &InvalidError{Field: field, Value: "the value", Limit: limit}
+	}
+	return rows, nil
+}
+
+// ExtendLease moves the ends of leases to so many milliseconds from now; 0 means the timer's own lease. It returns the new ends,
+// Unix milliseconds, in the order of the tokens: 0 for a token that is stale. The tokens are of this shard. Only the leader
+// answers (*NotLeaderError). Nothing is written: after a failover the delivery is repeated all the same.
+func (s *Shard) ExtendLease(ctx context.Context, tokens []raftfsm.Token, leases []int64) ([]int64, error) {
+	switch {
+	case len(tokens) != len(leases):
+		return nil, &InvalidError{"lease", fmt.Sprintf("%d for %d tokens", len(leases), len(tokens)), "must be as many as tokens"}
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
+	case s.steward.reign.Load() == nil:
+		return nil, s.notLeader()
+	}
+	return s.exec.Extend(tokens, leases), nil
 }

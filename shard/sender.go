@@ -100,7 +100,9 @@ func (p *proposer) form(f *flight) []byte {
 	if f.begin || len(entry.Commands) > 0 {
 		data = raftfsm.EncodeEntry(&entry, make([]byte, 0, 64+entry.SizeVT()))
 	}
-	if !p.formed(f, items, entry.Commands, rejected) {
+	sent := p.formed(f, items, entry.Commands, rejected)
+	p.tell()
+	if !sent {
 		// Leadership has changed meanwhile, or nothing is left.
 		p.s.fsm.ReleaseHolds(entry.Commands)
 		return nil
@@ -193,6 +195,7 @@ func (p *proposer) applied(a raftfsm.Applied) {
 		p.land(f)
 	}
 	p.mu.Unlock()
+	p.tell()
 	if len(lost) > 0 {
 		p.s.fsm.ReleaseHolds(lost)
 	}
@@ -292,39 +295,4 @@ func (p *proposer) stats() ProposerStats {
 	stats := p.counts
 	stats.Queued, stats.QueuedBytes, stats.InFlight = p.queued, p.queuedBytes, len(p.flights)
 	return stats
-}
-
-// malformed refuses a command that must not come into the log, where every replica would have to stop at it: one without
-// a kind or a content, or with a field that this version does not know.
-func malformed(c *raftfsm.Command) *raftfsm.Result {
-	ok := c != nil
-	if ok {
-		switch k := c.Kind.(type) {
-		case *logv1.Command_Schedule:
-			ok = k.Schedule != nil && noNil(k.Schedule.Headers) && noNil(k.Schedule.Labels)
-		case *logv1.Command_Cancel:
-			ok = k.Cancel != nil
-		case *logv1.Command_Reschedule:
-			ok = k.Reschedule != nil
-		case *logv1.Command_Complete:
-			ok = k.Complete != nil
-		case *logv1.Command_Retry:
-			ok = k.Retry != nil
-		default:
-			ok = false
-		}
-	}
-	if ok && !c.HasUnknown() {
-		return nil
-	}
-	return &raftfsm.Result{Code: raftfsm.Invalid, Detail: "command: of a kind, or with a field, that this version does not know"}
-}
-
-func noNil(pairs []*logv1.Pair) bool {
-	for _, p := range pairs {
-		if p == nil {
-			return false
-		}
-	}
-	return true
 }

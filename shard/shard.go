@@ -144,11 +144,11 @@ func Open(c Config, d Deps) (*Shard, error) {
 	}
 	s.proposer, s.reads, s.snapshots = newProposer(s), newReads(s), newSnapshots(s)
 	s.exec = d.Loop.Add(executor.Options{
-		Shard: c.ID, Deliverer: d.Deliverer, LeaseHeld: s.mayFire, Settle: s.proposer.settleLapsed,
+		Shard: c.ID, Deliverer: d.Deliverer, LeaseHeld: s.mayFire, Settle: s.proposer.settleOwn,
 	})
 	s.fsm = raftfsm.New(raftfsm.Options{
 		Shard: c.ID, Retention: c.Retention.Milliseconds(), MaxFinished: c.MaxFinished, MaxRequests: c.MaxRequests,
-		Feed: s.exec.Feed(),
+		Feed: s.exec.Feed(), Repeats: newRepeats(s.log),
 	})
 	s.exec.SetTable(s.fsm)
 	return s, nil

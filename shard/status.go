@@ -70,6 +70,12 @@ func ErrOf(r raftfsm.Result) error {
 		return ErrAlreadyExists
 	case raftfsm.RevisionMismatch:
 		return &RevisionError{Actual: r.Revision}
+	case raftfsm.IsPaused:
+		return ErrPaused
+	case raftfsm.NotPaused:
+		return ErrNotPaused
+	case raftfsm.NotPending:
+		return &NotPendingError{State: raftfsm.State(r.Answer)}
 	case raftfsm.StaleToken:
 		return ErrStaleToken
 	case raftfsm.StaleEpoch:

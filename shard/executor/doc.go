@@ -10,7 +10,8 @@
 //     epoch makes all of them due again.
 //  3. Nothing is handed out before it is due, by the wall clock as it was read for the hand-out and by service time, which
 //     never goes back; nor without an epoch that leads and the lease of the leader.
-//  4. First deliveries to one queue of one shard go out in the order of (due, acceptance), also after a change of leader.
+//  4. First deliveries to one queue of one shard go out in the order of (due, acceptance), also after a change of leader; those of
+//     at-most-once timers come when their completion is applied.
 //  5. One goroutine at a time takes turns: the one that holds the baton. It calls nothing that may wait.
 //
 // Threads: a Loop has its workers, which Run starts and waits for. Take, Lead, Follow, Stats and the feed may be used by any

@@ -25,6 +25,8 @@ type Exec struct {
 	// retryAt is when the baton holder is to tell the Deliverer of all that is ready, because a hand-out was refused for a
 	// reason that passes by itself, or the Deliverer panicked; on the loop's monotonic clock, 0 for not.
 	retryAt atomic.Int64
+	// owing counts the at-most-once timers that are completed and were not handed out yet.
+	owing atomic.Int64
 
 	mu sync.Mutex
 	// What follows is guarded by mu.
@@ -45,9 +47,12 @@ type Exec struct {
 	calls map[Queue]bool
 	// emptyLists are lists to be used again.
 	emptyLists []*readyList
-	// leases are slots that were handed out so that their lease ends before the wheel brings them out.
-	leases []uint32
-	taken  taken
+	// rearm are slots that are out or held and are to leave the wheel earlier than it would bring them out.
+	rearm []uint32
+	// ahead is what queues have of at-most-once timers, news the queues of which the Deliverer is to be told.
+	ahead map[Queue]*aheadList
+	news  []Queue
+	taken taken
 }
 
 // hand is the side of an Exec that the baton holder alone touches. Its mutex is never waited for but by Remove and by
@@ -78,9 +83,9 @@ type hand struct {
 }
 
 type execCounters struct {
-	fired, redelivered, lapsed, dropped, refused atomic.Uint64
-	armed, backlog                               atomic.Int64
-	wheelLate, handOutLate                       Histogram
+	fired, redelivered, lapsed, dropped, refused, missed, expired atomic.Uint64
+	armed, backlog                                                atomic.Int64
+	wheelLate, handOutLate                                        Histogram
 }
 
 // ExecStats is what one shard's executor counted and holds.
@@ -90,6 +95,8 @@ type ExecStats struct {
 	// Ready counts the timers in ready lists, Held those that a command in flight keeps back, Out those that are handed out
 	// and whose lease has not been settled.
 	Ready, Held, Out int
+	// Owed counts at-most-once timers that are completed and wait for their consumer.
+	Owed int
 	// Overdue counts what is due and was not handed out: ready and held. CatchingUp says that a new leader is still taking
 	// out of its wheel what fell due before; that is not counted yet.
 	Overdue    int
@@ -102,6 +109,9 @@ type ExecStats struct {
 	Lapsed uint64
 	// Dropped counts ready entries whose timer had changed or gone, Refused those that the table did not hand out.
 	Dropped, Refused uint64
+	// Missed and Expired count the repeats that are to advance because due times were missed, and the timers that are to expire:
+	// each time that this was proposed.
+	Missed, Expired uint64
 	// WheelLate and HandOutLate are how late first deliveries left the wheel and were handed out, from the due time or, for
 	// a timer that was scheduled in the past, from its creation. Only the second counts the wait for a consumer.
 	WheelLate, HandOutLate HistogramSnapshot
@@ -111,6 +121,7 @@ func newExec(l *Loop, o Options, start int64) *Exec {
 	e := &Exec{
 		o: o.withDefaults(), loop: l, feed: mpsc.New[raftfsm.Op](),
 		slots: new(slotTable), lists: make(map[Queue]*readyList), calls: make(map[Queue]bool),
+		ahead: make(map[Queue]*aheadList),
 	}
 	e.hand.wheel = wheel.New(wheel.Tick(start))
 	e.hand.next = never
@@ -140,7 +151,8 @@ func (e *Exec) changeRole(epoch uint64, leading bool) {
 	e.firing.Store(false)
 	e.epoch, e.leading, e.limit = epoch, leading, 0
 	e.term++
-	e.leases = nil
+	e.rearm = nil
+	e.unaskAll()
 	if e.slots.len() > 0 {
 		e.former = append(e.former, e.slots)
 		e.slots = new(slotTable)
@@ -155,8 +167,8 @@ func (e *Exec) changeRole(epoch uint64, leading bool) {
 func (e *Exec) Waiting(q Queue) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	l := e.lists[q]
-	return l != nil && l.len() > l.stale
+	l, a := e.lists[q], e.ahead[q]
+	return l != nil && l.len() > l.stale || a != nil && len(a.owed) > 0
 }
 
 // wake makes the baton holder look at this shard. It is called under the table's lock, too.
@@ -178,6 +190,7 @@ func (e *Exec) Stats() ExecStats {
 		Armed: int(e.stats.armed.Load()), OpsWaiting: int(e.stats.backlog.Load()),
 		Fired: e.stats.fired.Load(), Redelivered: e.stats.redelivered.Load(), Lapsed: e.stats.lapsed.Load(),
 		Dropped: e.stats.dropped.Load(), Refused: e.stats.refused.Load(),
+		Missed: e.stats.missed.Load(), Expired: e.stats.expired.Load(), Owed: int(e.owing.Load()),
 		WheelLate: e.stats.wheelLate.Snapshot(), HandOutLate: e.stats.handOutLate.Snapshot(),
 	}
 	e.mu.Lock()
@@ -230,6 +243,7 @@ func (e *Exec) live(entry readyEntry) bool {
 func (e *Exec) forget(slot uint32, s *slotState) {
 	l := s.list
 	ready := s.state == stateReady
+	e.unask(s)
 	e.slots.clear(slot)
 	if !ready {
 		return

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 	"github.com/carillon-timers/carillon/raftfsm"
 	"github.com/carillon-timers/carillon/wheel"
 )
@@ -28,12 +29,13 @@ type fakeTable struct {
 	ids     map[string]uint32
 	handed  map[uint32]uint64 // slot to the revision that was handed out under the epoch
 	held    map[uint32]bool
+	parked  map[uint32]bool
 	history []raftfsm.Record // what was handed out, in order
 	keep    bool             // whether to keep the history
 }
 
 func newFakeTable() *fakeTable {
-	return &fakeTable{ids: map[string]uint32{}, handed: map[uint32]uint64{}, held: map[uint32]bool{}}
+	return &fakeTable{ids: map[string]uint32{}, handed: map[uint32]uint64{}, held: map[uint32]bool{}, parked: map[uint32]bool{}}
 }
 
 func (f *fakeTable) push(ops ...raftfsm.Op) { f.feed.PushN(ops) }
@@ -43,6 +45,10 @@ func (f *fakeTable) arm(slot uint32) {
 }
 
 func (f *fakeTable) schedule(id, queue string, due, lease, created int64) {
+	f.scheduleWith(id, queue, due, lease, created, nil)
+}
+
+func (f *fakeTable) scheduleWith(id, queue string, due, lease, created int64, extra *logv1.Extra) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.index++
@@ -54,7 +60,7 @@ func (f *fakeTable) schedule(id, queue string, due, lease, created int64) {
 	}
 	f.slots[slot] = &raftfsm.Record{
 		Namespace: "default", ID: id, Queue: queue, Retry: raftfsm.RetryPolicy{Lease: lease},
-		Due: due, NextDue: due, Accepted: f.index, Revision: f.index, Created: created,
+		Due: due, NextDue: due, Accepted: f.index, Revision: f.index, Created: created, Extra: extra,
 	}
 	f.ids[id] = slot
 	f.arm(slot)
@@ -77,8 +83,58 @@ func (f *fakeTable) change(id string, revision uint64, edit func(r *raftfsm.Reco
 	edit(&r)
 	f.slots[slot] = &r
 	delete(f.held, slot)
-	f.arm(slot)
+	if f.parked[slot] {
+		f.push(raftfsm.Op{Slot: slot, Kind: raftfsm.Disarm})
+	} else {
+		f.arm(slot)
+	}
 	return true
+}
+
+func (f *fakeTable) park(id string, paused bool) {
+	if slot, ok := f.ids[id]; ok && f.parked[slot] != paused {
+		f.change(id, 0, func(*raftfsm.Record) {
+			if f.parked[slot] = paused; !paused {
+				delete(f.parked, slot)
+			}
+		})
+	}
+}
+
+// advance moves a repeat, which is due every second, past an instant; a spawning one makes a timer.
+func (f *fakeTable) advance(id string, revision uint64, now int64) bool {
+	var spawned *raftfsm.Record
+	ok := f.change(id, revision, func(r *raftfsm.Record) {
+		old := *r
+		r.NextDue = now
+		if r.Extra.Repeat.Overlap == overlapAllow {
+			r.NextDue, spawned = now+1000, &old
+		}
+		r.Accepted = f.index
+		r.Extra = &logv1.Extra{Repeat: &logv1.Repeat{Overlap: r.Extra.Repeat.Overlap, TickMs: r.NextDue, BacklogMs: now}}
+	})
+	if spawned != nil {
+		f.schedule(fmt.Sprint(id, "@", spawned.NextDue, ".", revision), spawned.Queue, spawned.NextDue, spawned.Retry.Lease, now)
+	}
+	return ok
+}
+
+const overlapAllow = 3
+
+func spawns(r *raftfsm.Record) bool { return r.Extra.GetRepeat().GetOverlap() == overlapAllow }
+
+// verdict is the table's about a timer that is due and neither held nor out nor parked.
+func verdict(r *raftfsm.Record, now int64) raftfsm.Verdict {
+	repeat := r.Extra.GetRepeat()
+	switch {
+	case r.Extra.GetExpiryMs() != 0 && now >= r.Extra.GetExpiryMs():
+		return raftfsm.PastExpiry
+	case spawns(r) || repeat != nil && repeat.TickMs > repeat.BacklogMs && now >= repeat.TickMs+1000 && r.Attempt == 0:
+		return raftfsm.Missed
+	case r.Extra.GetAtMostOnce():
+		return raftfsm.Ahead
+	}
+	return raftfsm.Give
 }
 
 func (f *fakeTable) lift(slot uint32) {
@@ -110,6 +166,7 @@ func (f *fakeTable) remove(id string, revision uint64) bool {
 	delete(f.ids, id)
 	delete(f.handed, slot)
 	delete(f.held, slot)
+	delete(f.parked, slot)
 	f.slots[slot] = nil
 	f.free = append(f.free, slot)
 	f.push(raftfsm.Op{Slot: slot, Kind: raftfsm.Disarm})
@@ -154,11 +211,13 @@ func (f *fakeTable) Describe(slots []uint32, out []raftfsm.DueInfo) []raftfsm.Du
 	defer f.mu.Unlock()
 	for _, slot := range slots {
 		info := raftfsm.DueInfo{Ref: raftfsm.Ref{Slot: slot}}
-		if r := f.slots[slot]; r != nil {
+		if r := f.slots[slot]; r != nil && f.parked[slot] {
+			info.Parked = true
+		} else if r != nil {
 			info = raftfsm.DueInfo{
 				Ref: raftfsm.Ref{Slot: slot, Revision: r.Revision}, OK: true, Namespace: r.Namespace, Queue: r.Queue,
 				NextDue: r.NextDue, Accepted: r.Accepted, Attempt: r.Attempt, Lease: r.Retry.Lease,
-				Handed: f.handed[slot] == r.Revision, Held: f.held[slot],
+				Handed: f.handed[slot] == r.Revision, Held: f.held[slot], Spawns: spawns(r), Expiry: r.Extra.GetExpiryMs(),
 			}
 		}
 		out = append(out, info)
@@ -166,14 +225,18 @@ func (f *fakeTable) Describe(slots []uint32, out []raftfsm.DueInfo) []raftfsm.Du
 	return out
 }
 
-func (f *fakeTable) HandOut(epoch uint64, _ int64, refs []raftfsm.Ref, out []raftfsm.Handed) []raftfsm.Handed {
+func (f *fakeTable) HandOut(epoch uint64, now int64, refs []raftfsm.Ref, out []raftfsm.Handed) []raftfsm.Handed {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, ref := range refs {
 		r := f.slots[ref.Slot]
 		if r == nil || r.Revision != ref.Revision || f.held[ref.Slot] || f.handed[ref.Slot] == r.Revision ||
-			epoch != f.epoch {
+			epoch != f.epoch || f.parked[ref.Slot] {
 			out = append(out, raftfsm.Handed{})
+			continue
+		}
+		if v := verdict(r, now); v != raftfsm.Give {
+			out = append(out, raftfsm.Handed{Record: r, Verdict: v})
 			continue
 		}
 		f.handed[ref.Slot] = ref.Revision
@@ -189,6 +252,20 @@ func (f *fakeTable) Record(slot uint32) *raftfsm.Record {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.slots[slot]
+}
+
+func (f *fakeTable) Locate(tokens []raftfsm.Token, out []raftfsm.Ref) []raftfsm.Ref {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, k := range tokens {
+		slot, ok := f.ids[k.ID]
+		if ok && f.slots[slot].Revision == k.Revision && f.slots[slot].Attempt == k.Attempt {
+			out = append(out, raftfsm.Ref{Slot: slot, Revision: k.Revision})
+		} else {
+			out = append(out, raftfsm.Ref{})
+		}
+	}
+	return out
 }
 
 func (f *fakeTable) pending() int {
@@ -210,10 +287,52 @@ type bench struct {
 	exec    *Exec
 	table   *fakeTable
 	settled []*raftfsm.Command
+	calls   []settleCall
+	full    bool // nothing more can be proposed
 	told    map[Queue]int
 	lease   bool
 	onLease func() // is called when the lease is asked for, if it is set
 	w       work
+}
+
+type settleCall struct {
+	cmds []*raftfsm.Command
+	done func([]raftfsm.Result)
+}
+
+// apply applies what was proposed, a call as a whole, and drops what lost says is lost.
+func (b *bench) apply(lost func(settleCall) bool) {
+	calls := b.calls
+	b.calls, b.settled = nil, nil
+	for _, call := range calls {
+		if lost(call) {
+			continue
+		}
+		results := make([]raftfsm.Result, len(call.cmds))
+		for i, c := range call.cmds {
+			if !b.applyOne(c) {
+				results[i].Code = raftfsm.StaleToken
+			}
+		}
+		if call.done != nil {
+			call.done(results)
+		}
+	}
+}
+
+func (b *bench) applyOne(c *raftfsm.Command) bool {
+	switch k := c.Kind.(type) {
+	case *logv1.Command_Retry:
+		return b.table.retry(k.Retry.Id, k.Retry.Revision, b.millis())
+	case *logv1.Command_Advance:
+		return b.table.advance(k.Advance.Id, k.Advance.Revision, b.millis())
+	case *logv1.Command_Expire:
+		return b.table.remove(k.Expire.Id, k.Expire.Revision)
+	case *logv1.Command_Complete:
+		return k.Complete.Ahead && b.table.remove(k.Complete.Id, k.Complete.Revision)
+	}
+	b.t.Fatalf("proposed %v", c)
+	return false
 }
 
 var epochStart = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -236,7 +355,14 @@ func (b *bench) add(shard uint32) (*Exec, *fakeTable) {
 			}
 			return b.lease
 		},
-		Settle: func(cmds []*raftfsm.Command) { b.settled = append(b.settled, cmds...) },
+		Settle: func(cmds []*raftfsm.Command, done func([]raftfsm.Result)) bool {
+			if b.full {
+				return false
+			}
+			b.settled = append(b.settled, cmds...)
+			b.calls = append(b.calls, settleCall{cmds, done})
+			return true
+		},
 	})
 	table.feed = e.Feed()
 	return e, table
@@ -287,9 +413,10 @@ func (b *bench) check() error {
 	defer e.hand.mu.Unlock()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if got := e.hand.wheel.Len(); got != len(f.ids) {
-		return fmt.Errorf("%d slots are armed, %d timers are pending", got, len(f.ids))
+	if got := e.hand.wheel.Len(); got != len(f.ids)-len(f.parked) {
+		return fmt.Errorf("%d slots are armed, %d timers are pending, %d of them parked", got, len(f.ids), len(f.parked))
 	}
+	ahead := map[Queue]int{}
 	entries, stale, listed := 0, 0, 0
 	for _, l := range e.lists {
 		entries, stale = entries+l.len(), stale+l.stale
@@ -299,11 +426,14 @@ func (b *bench) check() error {
 	}
 	for slot, r := range f.slots {
 		s := e.slots.get(uint32(slot))
-		if r == nil {
+		if r == nil || f.parked[uint32(slot)] {
 			if s != nil {
-				return fmt.Errorf("free slot %d has state %d", slot, s.state)
+				return fmt.Errorf("free or parked slot %d has state %d", slot, s.state)
 			}
 			continue
+		}
+		if s != nil && s.ahead {
+			ahead[Queue{r.Namespace, r.Queue}]++
 		}
 		if ref, ok := e.hand.wheel.Ref(e.hand.handles[slot]); !ok || ref != uint64(slot) {
 			return fmt.Errorf("timer %s in slot %d is not armed", r.ID, slot)
@@ -314,6 +444,17 @@ func (b *bench) check() error {
 		if s != nil && s.state == stateReady {
 			listed++
 		}
+	}
+	owing := 0
+	for queue, l := range e.ahead {
+		owing += len(l.owed)
+		if ahead[queue] != l.asked || l.asked == 0 && len(l.owed) == 0 {
+			return fmt.Errorf("%v has asked for %d completions, by its slots for %d; it is owed %d", queue, l.asked, ahead[queue], len(l.owed))
+		}
+		delete(ahead, queue)
+	}
+	if len(ahead) > 0 || owing != int(e.owing.Load()) {
+		return fmt.Errorf("%d owed, %d by count; %v is not listed", owing, e.owing.Load(), ahead)
 	}
 	if entries-stale != listed || listed != e.slots.count[stateReady] {
 		return fmt.Errorf("lists hold %d entries, %d stale; %d slots are ready, %d by count",

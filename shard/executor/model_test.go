@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 	"github.com/carillon-timers/carillon/raftfsm"
 )
 
@@ -20,6 +21,25 @@ type model struct {
 	serial  int
 	// out are the deliveries of this epoch that were not answered.
 	out []raftfsm.Token
+	// once are the at-most-once timers that were handed out.
+	once map[string]bool
+}
+
+// kind makes a timer that is more than plain, mostly not.
+func (m *model) kind() *logv1.Extra {
+	switch m.r.IntN(12) {
+	case 0, 1:
+		return &logv1.Extra{AtMostOnce: true}
+	case 2:
+		return &logv1.Extra{ExpiryMs: m.millis() + m.r.Int64N(300)}
+	case 3:
+		return &logv1.Extra{Repeat: &logv1.Repeat{TickMs: m.millis() - m.r.Int64N(1500)}}
+	case 4:
+		return &logv1.Extra{Repeat: &logv1.Repeat{Overlap: overlapAllow, TickMs: m.millis()}}
+	case 5:
+		return &logv1.Extra{AtMostOnce: true, ExpiryMs: m.millis() + m.r.Int64N(300)}
+	}
+	return nil
 }
 
 func TestModel(t *testing.T) {
@@ -27,7 +47,9 @@ func TestModel(t *testing.T) {
 	for i := range 4 {
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			t.Parallel()
-			m := &model{bench: newBench(t), r: seeded(t)}
+			m := &model{bench: newBench(t), r: seeded(t), once: map[string]bool{}}
+			m.epoch, m.leading = 1, true
+			m.lead(1)
 			for step := range 800 {
 				name := m.step()
 				m.settle()
@@ -79,7 +101,7 @@ func (m *model) step() string {
 	case k < 30:
 		for range 1 + m.r.IntN(20) {
 			m.serial++
-			m.table.schedule(fmt.Sprint(m.serial), fmt.Sprint(m.r.IntN(3)), m.due(), 100+m.r.Int64N(400), m.millis())
+			m.table.scheduleWith(fmt.Sprint(m.serial), fmt.Sprint(m.r.IntN(3)), m.due(), 100+m.r.Int64N(400), m.millis(), m.kind())
 		}
 		return "schedule"
 	case k < 55:
@@ -102,12 +124,18 @@ func (m *model) step() string {
 	case k < 91:
 		m.table.hold(m.anyID())
 		return "hold"
-	case k < 94:
+	case k < 93:
 		m.table.release(m.anyID())
 		return "release"
-	case k < 96:
+	case k < 95:
 		m.settleSome()
 		return "lapse"
+	case k < 96:
+		m.table.park(m.anyID(), m.r.IntN(3) > 0)
+		return "park"
+	case k < 97:
+		m.extend()
+		return "extend"
 	case k < 99:
 		m.flip()
 		return "flip"
@@ -116,12 +144,19 @@ func (m *model) step() string {
 	return "restore"
 }
 
-// eligible are the timers that are due, not held and not out.
+// asked says whether the executor waits for a command that it has proposed for the slot, and the queue's room it takes.
+func (m *model) asked(slot uint32) bool {
+	s := m.exec.slots.get(slot)
+	return s != nil && s.asked && s.at > m.millis()
+}
+
+// eligible are the timers that are due, neither held nor out nor parked, and not waited for.
 func (m *model) eligible(queue string) []*raftfsm.Record {
 	var rs []*raftfsm.Record
 	for slot, r := range m.table.slots {
 		s := uint32(slot)
-		if r != nil && r.Queue == queue && r.NextDue <= m.millis() && !m.table.held[s] && m.table.handed[s] != r.Revision {
+		if r != nil && r.Queue == queue && r.NextDue <= m.millis() && !m.table.held[s] && m.table.handed[s] != r.Revision &&
+			!m.table.parked[s] && !m.asked(s) {
 			rs = append(rs, r)
 		}
 	}
@@ -135,17 +170,37 @@ func (m *model) take() {
 	m.settle()
 	queue, n := fmt.Sprint(m.r.IntN(3)), 1+m.r.IntN(30)
 	var want []string
-	if m.leading {
-		for _, r := range m.eligible(queue) {
-			want = append(want, r.ID)
+	room := n
+	if l := m.exec.ahead[q(queue)]; l != nil {
+		for _, o := range l.owed[:min(n, len(l.owed))] {
+			want = append(want, o.Record.ID)
 		}
-		want = want[:min(n, len(want))]
+		room -= len(want) + l.asked
+	}
+	for _, r := range m.eligible(queue) {
+		if !m.leading || room <= 0 {
+			break
+		}
+		switch verdict(r, m.millis()) {
+		case raftfsm.Ahead:
+			room--
+		case raftfsm.Give:
+			want = append(want, r.ID)
+			room--
+		}
 	}
 	got := m.exec.Take(q(queue), n)
 	if !slices.Equal(ids(got), want) {
 		m.t.Fatalf("take %d of queue %s: got %v, want %v", n, queue, ids(got), want)
 	}
 	for _, d := range got {
+		if d.Record.Extra.GetAtMostOnce() {
+			if m.once[d.Record.ID] || d.LeaseEnd != 0 || m.table.ids[d.Record.ID] != 0 {
+				m.t.Fatalf("an at-most-once timer, handed out before %t: %+v", m.once[d.Record.ID], d)
+			}
+			m.once[d.Record.ID] = true
+			continue
+		}
 		if d.Record.NextDue > m.millis() || d.HandedOut != m.millis() || d.LeaseEnd != m.millis()+d.Record.Retry.Lease {
 			m.t.Fatalf("handed out at %d: %+v", m.millis(), d)
 		}
@@ -168,26 +223,49 @@ func (m *model) answer() {
 	}
 }
 
-// settleSome applies half of the lapsed leases and loses the others.
+// settleSome applies half of what was proposed and loses the rest.
 func (m *model) settleSome() {
-	for _, c := range m.settled {
-		retry := c.GetRetry()
-		if retry.GetTokenEpoch() > m.epoch || retry.GetHasDelay() || retry.GetError() == "" {
-			m.t.Fatalf("settled %v under epoch %d", retry, m.epoch)
-		}
-		if m.r.IntN(2) == 0 {
-			m.table.retry(retry.GetId(), retry.GetRevision(), m.due())
+	for _, call := range m.calls {
+		for _, c := range call.cmds {
+			if r := c.GetRetry(); r != nil && (r.TokenEpoch > m.epoch || r.HasDelay || r.Error == "" || !r.Lapsed || r.HandedMs == 0 && m.epoch == 0) {
+				m.t.Fatalf("proposed %v under epoch %d", r, m.epoch)
+			}
 		}
 	}
-	m.settled = nil
+	m.apply(func(settleCall) bool { return m.r.IntN(2) == 0 })
+}
+
+// extend moves the ends of some leases.
+func (m *model) extend() {
+	for _, token := range m.out {
+		lease := m.r.Int64N(300)
+		s := m.stateOf(token)
+		good := s != nil && s.state == stateOut && !s.lapsed && s.at > m.millis() && token.Epoch == m.epoch
+		end := m.exec.Extend([]raftfsm.Token{token}, []int64{lease})[0]
+		if good != (end != 0) || end != 0 && lease > 0 && end != m.millis()+lease {
+			m.t.Fatalf("extended %+v by %d to %d, good is %t", token, lease, end, good)
+		}
+	}
+}
+
+// stateOf is what the executor knows of a delivery; nil if it is settled.
+func (m *model) stateOf(token raftfsm.Token) *slotState {
+	slot, ok := m.table.ids[token.ID]
+	if !ok || m.table.slots[slot].Revision != token.Revision || m.table.slots[slot].Attempt != token.Attempt {
+		return nil
+	}
+	return m.exec.slots.get(slot)
 }
 
 func (m *model) flip() {
 	if m.r.IntN(2) == 0 {
 		m.exec.Follow()
 		m.leading = false
-		if got := m.exec.Take(q("0"), 1); got != nil {
-			m.t.Fatalf("a follower handed out %v", ids(got))
+		for _, d := range m.exec.Take(q("0"), 1) {
+			if !d.Record.Extra.GetAtMostOnce() || m.once[d.Record.ID] {
+				m.t.Fatalf("a follower handed out %v", d.Record)
+			}
+			m.once[d.Record.ID] = true // it is completed, and owed
 		}
 		return
 	}
@@ -203,7 +281,7 @@ func (m *model) flip() {
 func (m *model) restore() {
 	var order []uint32
 	for slot, r := range m.table.slots {
-		if r != nil {
+		if r != nil && !m.table.parked[uint32(slot)] {
 			order = append(order, uint32(slot))
 		}
 	}
@@ -218,7 +296,7 @@ func (m *model) restore() {
 // six. So: whatever is lost, each of 1,000 timers is delivered in the end, and nothing but an op took it from the wheel.
 func TestFlipsStrandNothing(t *testing.T) {
 	t.Parallel()
-	m := &model{bench: newBench(t), r: seeded(t)}
+	m := &model{bench: newBench(t), r: seeded(t), once: map[string]bool{}}
 	const timers = 1000
 	for i := range timers {
 		m.table.schedule(fmt.Sprint(i), fmt.Sprint(i%3), m.millis()+m.r.Int64N(2000), 100+m.r.Int64N(900), m.millis())
@@ -256,7 +334,7 @@ func TestFlipsStrandNothing(t *testing.T) {
 		for _, c := range m.settled {
 			m.table.retry(c.GetRetry().GetId(), c.GetRetry().GetRevision(), m.millis())
 		}
-		m.settled = nil
+		m.settled, m.calls = nil, nil
 		m.pass(20 * time.Millisecond)
 	}
 	m.settle()

@@ -51,6 +51,8 @@ type Table interface {
 	HandOut(epoch uint64, now int64, refs []raftfsm.Ref, out []raftfsm.Handed) []raftfsm.Handed
 	// Record returns what lies in a slot; nil if it is free.
 	Record(slot uint32) *raftfsm.Record
+	// Locate appends a ref for each token: the slot of its timer, with revision 0 if the delivery is settled.
+	Locate(tokens []raftfsm.Token, out []raftfsm.Ref) []raftfsm.Ref
 }
 
 // LoopOptions are the options of a loop.
@@ -78,9 +80,10 @@ type Options struct {
 	// LeaseHeld says whether the leader may fire: it heard of a quorum within its lease. It must be quick and is called
 	// without a lock of the executor's. Default: always.
 	LeaseHeld func() bool
-	// Settle takes the Retry commands of leases that lapsed, to be proposed. It never blocks. If they are lost they come
-	// again. Default: dropped.
-	Settle func(cmds []*raftfsm.Command)
+	// Settle takes commands to be proposed: the Retry of leases that lapsed, and what follows from verdicts of the table (Advance,
+	// Expire, Complete ahead). It never blocks, and says whether it took them. If they are lost they come again. done, if it is
+	// not nil, is called under no lock with their results when all of them are applied here, or never. Default: dropped.
+	Settle func(cmds []*raftfsm.Command, done func([]raftfsm.Result)) bool
 }
 
 func (o LoopOptions) withDefaults() LoopOptions {
@@ -105,7 +108,7 @@ func (o Options) withDefaults() Options {
 		o.LeaseHeld = func() bool { return true }
 	}
 	if o.Settle == nil {
-		o.Settle = func([]*raftfsm.Command) {}
+		o.Settle = func([]*raftfsm.Command, func([]raftfsm.Result)) bool { return false }
 	}
 	return o
 }

@@ -30,10 +30,11 @@ func startRig(t *testing.T, deliver func(r *rig, src Source, q Queue)) *rig {
 	}
 	r.exec = r.loop.Add(Options{
 		Table: r.table, Deliverer: readyFunc(func(src Source, q Queue) { deliver(r, src, q) }),
-		Settle: func(cmds []*raftfsm.Command) {
+		Settle: func(cmds []*raftfsm.Command, _ func([]raftfsm.Result)) bool {
 			for _, c := range cmds {
 				r.table.retry(c.GetRetry().GetId(), c.GetRetry().GetRevision(), time.Now().UnixMilli()+1000)
 			}
+			return true
 		},
 	})
 	r.table.feed = r.exec.Feed()

@@ -8,11 +8,16 @@ type slotState struct {
 	revision uint64
 	// at is, in ready and held, the tick at which the slot comes out of the wheel again; in out, the end of the lease.
 	at int64
-	// record is what was handed out (state out).
+	// handed is when it was handed out, Unix milliseconds; 0 if that is not known (state out).
+	handed int64
+	// record is what was handed out (state out), or will be (ahead).
 	record *raftfsm.Record
 	// list is where the slot waits (state ready).
 	list  *readyList
 	state stateKind
+	// lapsed: its lease is over, and its Retry was proposed (state out). asked: another command was, and until at it is left alone
+	// (state held); ahead: that is its completion.
+	lapsed, asked, ahead bool
 }
 
 type stateKind uint8
@@ -24,14 +29,15 @@ const (
 	stateReady
 	// stateOut: handed out, its lease not settled.
 	stateOut
-	// stateHeld: due, but the table refused to hand it out: a command that would settle it is on its way.
+	// stateHeld: due, but the table refused to hand it out, or another verdict has a command proposed: one that would settle it
+	// is on its way.
 	stateHeld
 	stateKinds
 )
 
 const (
 	slotPage = 64
-	// sparePages is how many empty pages a table keeps: 2.5 KiB each.
+	// sparePages is how many empty pages a table keeps: 3 KiB each.
 	sparePages = 64
 )
 

@@ -20,9 +20,9 @@ func (e *Exec) step(now reading, w *work) {
 	if h.removed {
 		return
 	}
-	term, leading, leases := e.look()
+	term, leading, earlier := e.look(w)
 	h.busy = e.applyOps(now, w)
-	e.rearmLeases(leases)
+	e.rearmEarlier(earlier)
 	if len(h.former) > 0 {
 		e.rearmFormer()
 		h.busy = true
@@ -38,17 +38,21 @@ func (e *Exec) step(now reading, w *work) {
 }
 
 // look takes over what other goroutines left for the baton holder, and notices a change of role.
-func (e *Exec) look() (term uint64, leading bool, leases []uint32) {
+func (e *Exec) look(w *work) (term uint64, leading bool, earlier []uint32) {
 	h := &e.hand
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	leases, e.leases = e.leases, nil
+	earlier, e.rearm = e.rearm, nil
+	for _, q := range e.news {
+		w.ready = append(w.ready, call{exec: e, queue: q})
+	}
+	e.news = e.news[:0]
 	h.former = append(h.former, e.former...)
 	e.former = nil
 	if h.term != e.term {
 		h.term, h.drained, h.caughtUp = e.term, false, false
 	}
-	return e.term, e.leading, leases
+	return e.term, e.leading, earlier
 }
 
 // applyOps applies a slice of what was pushed to the wheel. It says whether there may be more.
@@ -109,7 +113,8 @@ func (e *Exec) reset() {
 	defer e.mu.Unlock()
 	e.firing.Store(false)
 	e.limit = 0
-	e.slots, e.lists, e.former, e.leases = new(slotTable), make(map[Queue]*readyList), nil, nil
+	e.slots, e.lists, e.former, e.rearm = new(slotTable), make(map[Queue]*readyList), nil, nil
+	e.unaskAll()
 }
 
 // arm puts a slot into the wheel or moves it there.
@@ -140,15 +145,15 @@ func (e *Exec) reconcile() {
 	e.forgetChanged(known, h.infos)
 }
 
-// rearmLeases moves slots to the end of their leases, which is earlier than the wheel would have brought them out.
-func (e *Exec) rearmLeases(slots []uint32) {
+// rearmEarlier moves slots to where they are to leave the wheel (the end of a lease), earlier than it would bring them out.
+func (e *Exec) rearmEarlier(slots []uint32) {
 	if len(slots) == 0 {
 		return
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, slot := range slots {
-		if s := e.slots.get(slot); s != nil && s.state == stateOut && e.armed(slot) {
+		if s := e.slots.get(slot); s != nil && (s.state == stateOut || s.state == stateHeld) && e.armed(slot) {
 			e.hand.wheel.Move(e.hand.handles[slot], wheel.Tick(s.at))
 		}
 	}
@@ -270,27 +275,41 @@ func (e *Exec) forgetChanged(slots []uint32, infos []raftfsm.DueInfo) {
 
 // place decides what becomes of one slot and returns when it is to come out of the wheel next. The caller holds mu.
 func (e *Exec) place(slot uint32, info raftfsm.DueInfo, now, micros int64, w *work) int64 {
+	if info.Spawns || info.Expiry != 0 {
+		if at, ok := e.unattended(slot, &info, now, w); ok {
+			return at
+		}
+	}
 	if info.NextDue > now {
-		return info.NextDue // It was moved, and its Arm is on its way.
+		return expiring(&info, now, info.NextDue) // It was moved, and its Arm is on its way, or it is to expire before it is due.
 	}
 	s := e.slots.get(slot)
 	switch {
+	case s != nil && s.asked && s.at > now:
+		return s.at
 	case s != nil && s.state == stateOut:
 		return e.lease(s, info, now, w)
 	case s != nil && s.state == stateReady:
 		// It waits for a consumer. Ask less and less often.
 		e.touch(s.list, w)
-		s.at = later(now, max(info.Lease, min(now-info.NextDue, readyRearmMax)))
+		s.at = expiring(&info, now, later(now, max(info.Lease, min(now-info.NextDue, readyRearmMax))))
 		return s.at
 	case info.Handed:
 		return e.adopt(slot, info, now)
 	case info.Held:
 		at := later(now, min(info.Lease, heldRearmMax))
-		e.slots.put(slot, slotState{revision: info.Revision, at: at, state: stateHeld})
+		if s != nil {
+			s.at = at
+		} else {
+			e.slots.put(slot, slotState{revision: info.Revision, at: at, state: stateHeld})
+		}
 		return at
 	}
+	if s != nil {
+		e.unask(s) // What it was held for was lost.
+	}
 	l := e.list(Queue{info.Namespace, info.Queue})
-	at := later(now, info.Lease)
+	at := expiring(&info, now, later(now, info.Lease))
 	late := min(max(0, micros-info.NextDue*1000), math.MaxUint32)
 	l.push(readyEntry{info.Revision, info.NextDue, info.Accepted, slot, uint32(late)})
 	e.slots.put(slot, slotState{revision: info.Revision, at: at, list: l, state: stateReady})
@@ -317,12 +336,21 @@ func (e *Exec) lease(s *slotState, info raftfsm.DueInfo, now int64, w *work) int
 		return later(now, min(info.Lease, heldRearmMax)) // An answer is on its way.
 	}
 	e.stats.lapsed.Add(1)
+	s.lapsed = true
 	w.settle(e, &raftfsm.Command{Kind: &logv1.Command_Retry{Retry: &logv1.Retry{
 		Namespace: s.record.Namespace, Id: s.record.ID, Revision: s.revision, Attempt: s.record.Attempt,
-		TokenEpoch: e.epoch, Error: "lease lapsed",
+		TokenEpoch: e.epoch, HandedMs: s.handed, Error: "lease lapsed", Lapsed: true,
 	}}})
 	s.at = later(now, min(info.Lease, settleAgainMax))
 	return s.at
+}
+
+// expiring is when a slot that has nothing to do before at is to leave the wheel: not later than it expires.
+func expiring(info *raftfsm.DueInfo, now, at int64) int64 {
+	if info.Expiry == 0 {
+		return at
+	}
+	return min(at, max(info.Expiry, now+1))
 }
 
 // later adds milliseconds to a tick: at least one, so that nothing comes out of the wheel twice in one turn.

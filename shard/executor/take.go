@@ -7,22 +7,29 @@ type taken struct {
 	entries []readyEntry
 	refs    []raftfsm.Ref
 	handed  []raftfsm.Handed
+	asked   []asked
 }
 
 // Take implements Source. Takes of one shard follow one another, so what two subscribers take at once is in order too.
 func (e *Exec) Take(q Queue, max int) []Delivery {
-	if max <= 0 || !e.firing.Load() {
+	firing := e.firing.Load()
+	if max <= 0 || !firing && e.owing.Load() == 0 {
 		return nil
 	}
-	if !e.o.LeaseHeld() {
+	if firing && !e.o.LeaseHeld() {
 		e.retryIn(e.loop.clock.read(), leaseRetry)
-		return nil
+		firing = false
 	}
 	e.mu.Lock()
 	now := e.loop.clock.read()
-	rearm := len(e.leases)
-	out, early := e.takeLocked(q, max, now)
-	rearm = len(e.leases) - rearm
+	out := e.pay(q, max, now)
+	rearm, early := len(e.rearm), false
+	if firing {
+		out, early = e.takeLocked(q, max, now, out)
+	}
+	rearm = len(e.rearm) - rearm
+	asked, term := e.taken.asked, e.term
+	e.taken.asked = nil
 	e.mu.Unlock()
 	if early {
 		e.retryIn(now, leaseRetry)
@@ -30,30 +37,46 @@ func (e *Exec) Take(q Queue, max int) []Delivery {
 	if rearm > 0 {
 		e.wake()
 	}
+	if len(asked) > 0 {
+		e.propose(q, term, asked)
+	}
 	return out
 }
 
-// takeLocked also says whether it stopped at a timer that is not due by the wall clock, which has run back since the
-// timer left the wheel.
-func (e *Exec) takeLocked(q Queue, max int, now reading) (out []Delivery, early bool) {
+// takeLocked appends what it hands out to out. It also says whether it stopped at a timer that is not due by the wall clock,
+// which has run back since the timer left the wheel. At-most-once timers whose completion is on its way take room, as what is
+// handed out does. The caller holds mu.
+func (e *Exec) takeLocked(q Queue, max int, now reading, out []Delivery) (_ []Delivery, early bool) {
 	l := e.lists[q]
 	if e.limit == 0 || l == nil {
-		return nil, false
+		return out, false
 	}
-	out = make([]Delivery, 0, min(max, l.len()))
+	room := max - len(out)
+	if a := e.ahead[q]; a != nil {
+		room -= a.asked
+	}
+	if out == nil && room > 0 {
+		out = make([]Delivery, 0, min(room, l.len()))
+	}
 	t := &e.taken
-	for len(out) < max && !early {
-		if early = e.pick(l, min(max-len(out), handOutSlice), floorMillis(now.nanos)); len(t.refs) == 0 {
+	for room > 0 && !early && len(t.asked) < handOutSlice {
+		if early = e.pick(l, min(room, handOutSlice), floorMillis(now.nanos)); len(t.refs) == 0 {
 			break
 		}
 		t.handed = e.o.Table.HandOut(e.epoch, now.millis, t.refs, t.handed[:0])
-		for i, handed := range t.handed {
-			record := handed.Record
-			if handed.Verdict != raftfsm.Give {
+		for i := range t.handed {
+			switch h := t.handed[i]; h.Verdict {
+			case raftfsm.Refused:
 				e.refuse(t.refs[i], t.entries[i])
-				continue
+			case raftfsm.Give:
+				out = append(out, e.handOut(t.entries[i], h.Record, now))
+				room--
+			case raftfsm.Ahead:
+				e.ask(h, t.entries[i], now)
+				room--
+			default:
+				e.ask(h, t.entries[i], now)
 			}
-			out = append(out, e.handOut(t.entries[i], record, now))
 		}
 	}
 	clear(t.handed)
@@ -104,18 +127,20 @@ func (e *Exec) handOut(entry readyEntry, record *raftfsm.Record, now reading) De
 	leaseEnd := now.millis + record.Retry.Lease
 	s := *e.slots.get(entry.slot)
 	if s.at > leaseEnd {
-		e.leases = append(e.leases, entry.slot)
+		e.rearm = append(e.rearm, entry.slot)
 	}
-	s.state, s.list, s.record, s.at = stateOut, nil, record, leaseEnd
+	s.state, s.list, s.record, s.at, s.handed = stateOut, nil, record, leaseEnd, now.millis
 	e.slots.put(entry.slot, s)
 	e.observe(entry, record, now)
-	return Delivery{
-		Record: record,
-		Token: raftfsm.Token{
-			Shard: e.o.Shard, Epoch: e.epoch, Revision: entry.revision, Attempt: record.Attempt,
-			Namespace: record.Namespace, ID: record.ID,
-		},
-		HandedOut: now.millis, LeaseEnd: leaseEnd,
+	d := Delivery{Record: record, Token: e.token(record), HandedOut: now.millis, LeaseEnd: leaseEnd}
+	d.Token.HandedOut = now.millis
+	return d
+}
+
+// token is that of a delivery under the present epoch. The caller holds mu.
+func (e *Exec) token(r *raftfsm.Record) raftfsm.Token {
+	return raftfsm.Token{
+		Shard: e.o.Shard, Epoch: e.epoch, Revision: r.Revision, Attempt: r.Attempt, Namespace: r.Namespace, ID: r.ID,
 	}
 }
 

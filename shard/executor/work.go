@@ -18,7 +18,7 @@ type work struct {
 	ready, settled []call
 }
 
-// call is one thing to do: tell the Deliverer of a queue or, if there are commands, settle lapsed leases.
+// call is one thing to do: tell the Deliverer of a queue or, if there are commands, have them proposed.
 type call struct {
 	exec  *Exec
 	queue Queue
@@ -92,13 +92,19 @@ func (e *Exec) deliver(q Queue, log *slog.Logger) {
 		e.calls[q] = true
 		return
 	}
-	for again := e.lists[q] != nil; again; again = e.calls[q] && e.lists[q] != nil {
+	for again := e.hasFor(q); again; again = e.calls[q] && e.hasFor(q) {
 		e.calls[q] = false
 		e.mu.Unlock()
 		e.tell(q, log)
 		e.mu.Lock()
 	}
 	delete(e.calls, q)
+}
+
+// hasFor says whether a Take of the queue may find something. The caller holds mu.
+func (e *Exec) hasFor(q Queue) bool {
+	a := e.ahead[q]
+	return e.lists[q] != nil || a != nil && len(a.owed) > 0
 }
 
 // tell calls the Deliverer. If it panics nothing is lost: what is ready stays so, and it is told again in a while.
@@ -111,14 +117,14 @@ func (e *Exec) tell(q Queue, log *slog.Logger) {
 	e.o.Deliverer.Ready(e, q)
 }
 
-// settle hands lapsed leases on. If that panics they lapse again.
+// settle hands commands on. If that panics they come again.
 func (e *Exec) settle(cmds []*raftfsm.Command, log *slog.Logger) {
 	defer func() {
 		if p := recover(); p != nil {
 			e.panicked(log, "settle", p)
 		}
 	}()
-	e.o.Settle(cmds)
+	e.o.Settle(cmds, nil)
 }
 
 func (e *Exec) panicked(log *slog.Logger, who string, p any) {

@@ -47,3 +47,19 @@ func BenchmarkTurn(b *testing.B) {
 		}
 	}
 }
+
+// What a hand-out on time costs: the due time that has come, and no other.
+func BenchmarkCatchUp(b *testing.B) {
+	for _, c := range []struct{ name, expr string }{{"every", "@every 1500ms"}, {"minutely", "* * * * *"}} {
+		b.Run(c.name, func(b *testing.B) {
+			s := series(b, c.expr, "Europe/Berlin")
+			due, _ := s.Next(millis(b, "2026-11-30T00:00:30Z"))
+			b.ReportAllocs()
+			for b.Loop() {
+				if n := len(s.CatchUp(Policy{}, Armed{due, due + 2}).Fire); n != 1 {
+					b.Fatal(n)
+				}
+			}
+		})
+	}
+}

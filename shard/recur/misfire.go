@@ -57,13 +57,20 @@ type Turn struct {
 // nothing is fired and Next is a.Due. The first due time of a turn need not be on the grid: a timer that was moved by
 // hand fires where it was put.
 func (s Series) Turn(p Policy, a Armed) Turn {
+	turn := s.CatchUp(p, a)
+	if a.Due, a.Now = within(a.Due), within(a.Now); a.Due <= a.Now {
+		turn.Dropped = s.count(a) - int64(len(turn.Fire))
+	}
+	return turn
+}
+
+// CatchUp is Turn without Dropped, which takes much longer to count than the rest: mostly one due time has passed, and that
+// costs one Next.
+func (s Series) CatchUp(p Policy, a Armed) Turn {
 	a.Due, a.Now = within(a.Due), within(a.Now)
 	if a.Due > a.Now {
 		return Turn{Next: a.Due}
 	}
-	turn := Turn{}
-	next, ok := s.Next(a.Now)
-	turn.Next, turn.Ended = next, !ok
 	limit, most := p.MaxLateMillis, 1
 	switch p.Misfire {
 	case MisfireNone:
@@ -77,8 +84,18 @@ func (s Series) Turn(p Policy, a Armed) Turn {
 	if limit > 0 {
 		oldest = max(oldest, a.Now-min(limit, MaxMillis-MinMillis))
 	}
-	turn.Fire = s.newest(a, oldest, most)
-	turn.Dropped = s.count(a) - int64(len(turn.Fire))
+	next, ok := s.Next(a.Due)
+	if ok && next <= a.Now {
+		next, ok = s.Next(a.Now)
+		return Turn{Fire: s.newest(a, oldest, most), Next: next, Ended: !ok}
+	}
+	turn := Turn{Ended: !ok}
+	if ok {
+		turn.Next = next
+	}
+	if a.Due >= oldest {
+		turn.Fire = []int64{a.Due}
+	}
 	return turn
 }
 
