@@ -1,6 +1,9 @@
 package wheel
 
-import "fmt"
+import (
+	"fmt"
+	"math/bits"
+)
 
 // Check verifies the invariants of the package and says which one is broken. It takes time and memory in proportion
 // to the wheel's size.
@@ -34,7 +37,7 @@ func (w *Wheel) checkEntries() error {
 	inUse := 0
 	for s, slab := range w.entries {
 		for k, e := range slab {
-			free := w.entryAt.meta[s].words[k>>6]>>(k&63)&1 != 0 || slab == &gone
+			free := w.entryAt.meta[s].words[k>>6]>>(k&63)&1 != 0 || slab == &gone || w.entryAt.isNear(uint32(s<<entryBits|k))
 			if e.gen&1 == 1 {
 				inUse++
 				if free {
@@ -162,7 +165,10 @@ func (w *Wheel) checkRange(si int, c *chunk, k int) error {
 
 // check verifies the counts and summaries of a space.
 func (p *space) check() error {
-	used, spare, slabs := 0, 0, 0
+	used, spare, slabs := -bits.OnesCount64(p.near), 0, 0
+	if p.near != 0 && p.meta[p.nearAt>>p.bits].words[p.nearAt&(1<<p.bits-1)>>6]&p.near != 0 {
+		return fmt.Errorf("places from %d on are free twice", p.nearAt)
+	}
 	for s := range p.meta {
 		m := &p.meta[s]
 		free := 0

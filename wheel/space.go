@@ -16,7 +16,7 @@ type slabMeta struct {
 	free  int32
 }
 
-// space hands out places in slabs, the lowest free one first, so that after a flood the upper slabs run empty and are
+// space hands out places in slabs, the lowest free ones first, so that after a flood the upper slabs run empty and are
 // given back to the garbage collector. It only keeps the books: the slabs are its owner's, never move and hold no pointers.
 type space struct {
 	bits  int // a slab has 1<<bits places, 64 to 4,096
@@ -28,10 +28,25 @@ type space struct {
 	spare int      // bits in whole
 	slabN int      // slabs held
 	used  int      // places handed out
+
+	near   uint64 // free places of one word, which the books count as handed out: the next ones to be
+	nearAt uint32 // the first place of that word
 }
 
-// alloc hands out the lowest free place. fresh says that the owner must make its slab.
+// alloc hands out a free place, the lowest of those there were when near was filled. fresh says that the owner must make
+// its slab.
 func (p *space) alloc() (i uint32, fresh bool) {
+	if p.near == 0 {
+		fresh = p.fill()
+	}
+	i = p.nearAt + uint32(bits.TrailingZeros64(p.near))
+	p.near &= p.near - 1
+	p.used++
+	return i, fresh
+}
+
+// fill takes the lowest word that has free places into near. fresh says that it lies in a new slab.
+func (p *space) fill() (fresh bool) {
 	for p.low < len(p.avail) && p.avail[p.low] == 0 {
 		p.low++
 	}
@@ -42,21 +57,21 @@ func (p *space) alloc() (i uint32, fresh bool) {
 	s := p.low<<6 + bits.TrailingZeros64(p.avail[p.low])
 	m := &p.meta[s]
 	w := bits.TrailingZeros64(m.sum) & 63
-	b := bits.TrailingZeros64(m.words[w])
-	m.words[w] &= m.words[w] - 1
-	if m.words[w] == 0 {
-		m.sum &= m.sum - 1
-	}
+	p.near, p.nearAt = m.words[w], uint32(s<<p.bits|w<<6)
+	m.words[w] = 0
+	m.sum &= m.sum - 1
 	if int(m.free) == 1<<p.bits {
 		p.whole[s>>6] &^= 1 << (s & 63)
 		p.spare--
 	}
-	if m.free--; m.free == 0 {
+	if m.free -= int32(bits.OnesCount64(p.near)); m.free == 0 {
 		p.avail[s>>6] &^= 1 << (s & 63)
 	}
-	p.used++
-	return uint32(s<<p.bits | w<<6 | b), fresh
+	return fresh
 }
+
+// isNear says that place i is free, and in near.
+func (p *space) isNear(i uint32) bool { return i&^63 == p.nearAt && p.near>>(i&63)&1 != 0 }
 
 // release takes place i back. It says whether that made i's slab wholly free.
 func (p *space) release(i uint32) bool {
