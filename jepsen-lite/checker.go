@@ -31,7 +31,9 @@ type Report struct {
 	Deliveries, Nacks, Duplicates   int
 	LatenessP50, LatenessP99, Worst time.Duration
 	WorstID                         string
-	Violations                      []Violation
+	// Ticks are due times of repeats that were acked, Letters dead letters, Onces at-most-once timers and Unrung those of them that never arrived.
+	Ticks, Letters, Onces, Unrung int
+	Violations                    []Violation
 }
 
 // Judge checks the history of a run that has healed and drained:
@@ -41,6 +43,8 @@ type Report struct {
 //	P4  after CANCELLED nothing is handed out; what was CANCELLED was not out; what is FIRED was acked
 //	P6  the fence of one timer only grows
 //	    what was refused is never delivered, and a due time is one that was asked for
+//	P10 a timer that is at most once arrives once or not at all
+//	    what sorts.go says of repeats and dead letters
 //
 // Deliveries beyond the first that follow neither a nack nor a lease without an answer are counted as duplicates; at-least-once
 // allows them.
@@ -51,16 +55,21 @@ func Judge(events []Event) Report {
 		if e.Kind == Fault {
 			continue
 		}
-		if stories[e.ID] == nil {
-			ids = append(ids, e.ID)
+		id := parent(e.ID)
+		if stories[id] == nil {
+			ids = append(ids, id)
 		}
-		stories[e.ID] = append(stories[e.ID], e)
+		stories[id] = append(stories[id], e)
 	}
 	var r Report
 	var lateness []time.Duration
 	for _, id := range ids {
 		s := newStory(id, stories[id])
 		s.count(&r)
+		if s.schedule.Sort != Plain {
+			s.judgeSort(&r)
+			continue
+		}
 		s.judge(&r)
 		if late, ok := s.lateness(); ok {
 			lateness = append(lateness, late)
@@ -85,6 +94,8 @@ type story struct {
 	cancel     Event   // zero if there was none
 	deliveries []Event
 	unanswered int // deliveries that were nacked or not answered
+	letters    []Event
+	redriven   bool
 }
 
 func newStory(id string, events []Event) *story {
@@ -100,6 +111,10 @@ func newStory(id string, events []Event) *story {
 			}
 		case Cancel:
 			s.cancel = e
+		case Letter:
+			s.letters = append(s.letters, e)
+		case Redrive:
+			s.redriven = s.redriven || e.Outcome == OK
 		case Deliver:
 			s.deliveries = append(s.deliveries, e)
 			if !e.acked() {
@@ -132,7 +147,7 @@ func (s *story) count(r *Report) {
 	}
 	r.Deliveries += len(s.deliveries)
 	r.Nacks += s.unanswered
-	if extra := len(s.deliveries) - 1 - s.unanswered; extra > 0 {
+	if extra := len(s.deliveries) - 1 - s.unanswered; extra > 0 && s.schedule.Sort == Plain {
 		r.Duplicates += extra
 	}
 }

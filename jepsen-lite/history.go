@@ -18,7 +18,28 @@ const (
 	Reschedule Kind = "reschedule"
 	Cancel     Kind = "cancel"
 	Deliver    Kind = "deliver"
-	Fault      Kind = "fault"
+	// Letter is a dead letter that was found at the end, Redrive the call that made it a timer again.
+	Letter  Kind = "letter"
+	Redrive Kind = "redrive"
+	Fault   Kind = "fault"
+)
+
+// Sort is what a timer is meant to show.
+type Sort string
+
+// Sorts of timers. A plain one fires once and is acked, nacked, left unanswered, moved or cancelled.
+const (
+	Plain Sort = ""
+	// Each repeats on a grid, and each due time is a timer of its own; none may be missed.
+	Each Sort = "each"
+	// Counted repeats on a grid, skips what overlaps, and ends by its count.
+	Counted Sort = "counted"
+	// Delayed repeats a while after each ack, and ends by its count.
+	Delayed Sort = "delayed"
+	// Doomed is nacked until it is a dead letter, and acked after it was redriven.
+	Doomed Sort = "doomed"
+	// Once is at most once.
+	Once Sort = "once"
 )
 
 // Outcome is what the client knows of a call.
@@ -43,6 +64,12 @@ type Event struct {
 	Error  string `json:"error,omitempty"`
 	// Due is Unix milliseconds: what a schedule or reschedule was told, or what a delivery says.
 	Due int64 `json:"due,omitempty"`
+
+	// Of a schedule: what sort of timer it is, its period in milliseconds, its last due time and the count that ends it.
+	Sort  Sort  `json:"sort,omitempty"`
+	Every int64 `json:"every,omitempty"`
+	Last  int64 `json:"last,omitempty"`
+	Count int   `json:"count,omitempty"`
 
 	// Of a delivery: the leader's clock at the hand-out in Unix milliseconds, the fence, who got it and what it answered.
 	HandedOut int64  `json:"handedOut,omitempty"`

@@ -20,6 +20,9 @@ func (r Report) Table() string {
 	row("timers accepted", "%d (outcome unknown %d, refused %d)", r.Scheduled, r.Unknown, r.Refused)
 	row("cancels", "%d cancelled, %d firing, %d fired", r.Cancelled, r.Firing, r.Fired)
 	row("deliveries", "%d, of them %d nacked or left unanswered on purpose, %d duplicates", r.Deliveries, r.Nacks, r.Duplicates)
+	row("repeats", "%d due times acked", r.Ticks)
+	row("dead letters", "%d", r.Letters)
+	row("at most once", "%d, of them %d never arrived", r.Onces, r.Unrung)
 	row("lateness", "p50 %v, p99 %v, worst %v (%s)", r.LatenessP50.Round(10*time.Microsecond), r.LatenessP99.Round(100*time.Microsecond),
 		r.Worst.Round(time.Millisecond), r.WorstID)
 	return b.String()

@@ -94,6 +94,9 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	if _, again := blows[r.Scenario]; again {
 		r.workload.Rate, r.workload.Spread = r.Rate, 4*time.Second
 		r.workload.Cancels, r.workload.Moves, r.workload.Nacks, r.workload.Silent = 10, 10, 5, 2
+		r.workload.Special = &Special{
+			Client: clients[0], History: r.history, Random: rand.New(rand.NewPCG(r.Seed, 3)), Rate: max(1, r.Rate/25),
+		}
 	} else { // all timers are accepted first and fall due over twenty seconds, in the middle of which the nemesis strikes
 		r.workload.Rate, r.workload.Most = 5_000, r.Timers
 		r.workload.Spread, r.workload.From = 20*time.Second, time.Now().Add(time.Second)
@@ -108,15 +111,17 @@ func (r *run) load(ctx context.Context) error {
 	worked := make(chan error, 1)
 	go func() { worked <- r.workload.Work(working) }() // received below
 	loading, stopLoading := context.WithCancel(ctx)
-	loaded := make(chan int, 1)
-	go func() { loaded <- r.workload.Load(loading) }() // received below
+	loaded, special := make(chan int, 1), make(chan int, 1)
+	go func() { loaded <- r.workload.Load(loading) }()             // received below
+	go func() { special <- r.workload.Special.loadAny(loading) }() // received below
 
 	err := r.attack(ctx)
 	if r.workload.Most == 0 || err != nil {
 		stopLoading()
 	}
-	r.log("%d timers scheduled", <-loaded)
+	plain := <-loaded
 	stopLoading()
+	r.log("%d timers scheduled, and %d repeats and the like", plain, <-special)
 	if err == nil {
 		err = r.drain(ctx)
 	}
@@ -143,19 +148,15 @@ func (r *run) drain(ctx context.Context) error {
 	if err := r.cluster.WaitReady(ctx); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
-		page, err := r.workload.Clients[0].ListPage(ctx, client.ListQuery{Limit: 10})
-		if err == nil && len(page.Timers) == 0 {
-			r.log("nothing is pending any more")
-			return nil
-		}
-		if waited := local.Pause(ctx, 200*time.Millisecond); waited != nil {
-			r.log("still pending after a minute: %d timers or more (%v)", len(page.Timers), err)
-			return nil // the judge says which were lost
-		}
+	settled(ctx, r.workload.Clients[0], r.log)
+	if r.workload.Special == nil {
+		return nil
 	}
+	if err := r.workload.Special.ReadLetters(ctx); err != nil {
+		return err
+	}
+	settled(ctx, r.workload.Clients[0], r.log)
+	return nil
 }
 
 func (r *run) judge() bool {

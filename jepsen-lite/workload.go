@@ -31,6 +31,8 @@ type Workload struct {
 	Over chan struct{}
 	// Calls is how many calls may be under way at once.
 	Calls int
+	// Special is the load of timers that are not plain; nil for none.
+	Special *Special
 }
 
 // plan is what will be done with one timer.
@@ -183,12 +185,12 @@ func (w *Workload) take(name string, d client.Delivery) error {
 		Kind: Deliver, ID: d.ID, Start: d.Received.UnixNano(), End: time.Now().UnixNano(), Outcome: OK, Due: d.Due.UnixMilli(),
 		HandedOut: d.HandedOut.UnixMilli(), Epoch: uint64(d.Epoch), Revision: uint64(d.Revision), Attempt: d.Attempt, Worker: name,
 	}
-	if string(d.Payload) != d.ID {
+	if string(d.Payload) != parent(d.ID) {
 		e.Error = fmt.Sprintf("payload is %q", d.Payload)
 	}
 	// The last digits decide, so that a run is the same for the same seed.
-	first := d.Attempt == 1
-	e.Nacked = first && lastTwo(d.ID) < w.Nacks
+	first := d.Attempt == 1 && !d.AtMostOnce
+	e.Nacked = w.Special.doomed(d.ID) || first && lastTwo(d.ID) < w.Nacks
 	e.Silent = first && !e.Nacked && lastTwo(d.ID) < w.Nacks+w.Silent
 	w.History.Add(e)
 	switch {
