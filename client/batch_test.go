@@ -16,7 +16,8 @@ import (
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
 )
 
-// Concurrent calls are joined while two are in flight; a lone caller is sent at once.
+// Concurrent calls are joined while a batch is in flight, beside which only full ones are sent; a lone caller is sent at
+// once.
 func TestCallsAreJoined(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, 4, "n1")
@@ -34,8 +35,19 @@ func TestCallsAreJoined(t *testing.T) {
 			t.Errorf("a lone call took %v: %v", time.Since(begin), err)
 		}
 		c.took()
-		begin = time.Now()
 		var callers sync.WaitGroup
+		for _, id := range ids("few", 400) {
+			callers.Go(func() { _, _ = cl.Schedule(t.Context(), client.Timer{ID: id, Queue: "q"}) })
+		}
+		callers.Wait()
+		batches := map[int]int{} // by size
+		for _, s := range c.took() {
+			batches[s.batch]++
+		}
+		if batches[1] != 1 || batches[399] != 399 {
+			t.Errorf("400 concurrent calls: how many travelled in batches of which size: %v", batches)
+		}
+		begin = time.Now()
 		for _, id := range ids("t", 2500) {
 			callers.Go(func() {
 				if _, err := cl.Schedule(t.Context(), client.Timer{ID: id, Queue: "q"}); err != nil {

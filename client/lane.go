@@ -5,21 +5,23 @@ import (
 	"sync/atomic"
 )
 
-// Limits of a batch. Two batches in flight keep a node busy; more would only make them smaller.
+// Limits of a batch, and how many full ones may be in flight.
 const (
 	laneWindow    = 2
 	maxBatchItems = 1000
 	maxBatchBytes = 512 << 10
 )
 
-// lane joins the calls of one kind to one address: it sends at once while fewer than the window are in flight, else it
-// collects.
+// lane joins the calls of one kind to one address: it sends at once while nothing is in flight, else it collects. Beside
+// a batch in flight only a full one is sent: a node's cost is that of the log entries, one per batch and shard, so batches
+// of half the size would cost twice as much.
 type lane struct {
 	spawn func(func()) bool      // set once
 	send  func(batch []*attempt) // set once; fills in the outcomes
 
 	mu       sync.Mutex
 	queue    []*attempt // guarded by mu
+	bytes    int        // of the queue, as if none had been abandoned; guarded by mu
 	inFlight int        // guarded by mu
 	window   int        // laneWindow, or 1 while the node is overloaded; guarded by mu
 }
@@ -75,7 +77,10 @@ func (l *lane) submit(attempts []*attempt) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.queue = append(l.queue, attempts...)
-	for l.inFlight < l.window {
+	for _, a := range attempts {
+		l.bytes += a.size
+	}
+	for l.mayLocked(l.inFlight) {
 		batch := l.takeLocked()
 		if len(batch) == 0 {
 			return
@@ -88,12 +93,18 @@ func (l *lane) submit(attempts []*attempt) {
 	}
 }
 
+// mayLocked says whether a batch may be sent beside others in flight.
+func (l *lane) mayLocked(others int) bool {
+	full := len(l.queue) >= maxBatchItems || l.bytes >= maxBatchBytes
+	return others == 0 || full && others < l.window
+}
+
 // run sends batch after batch until nothing waits.
 func (l *lane) run(batch []*attempt) {
 	for {
 		l.send(batch)
 		l.mu.Lock()
-		if l.inFlight <= l.window {
+		if l.mayLocked(l.inFlight - 1) {
 			batch = l.takeLocked()
 		} else {
 			batch = nil // another sender takes what waits
@@ -116,6 +127,7 @@ func (l *lane) takeLocked() []*attempt {
 		if len(batch) > 0 && bytes+a.size > maxBatchBytes {
 			break
 		}
+		l.bytes -= a.size
 		if a.state.CompareAndSwap(attemptQueued, attemptSent) {
 			batch, bytes = append(batch, a), bytes+a.size
 		}
