@@ -204,6 +204,74 @@ func TestDeleteInChunks(t *testing.T) {
 	}
 }
 
+// begunLog is a log whose writes are begun; answer is what Begin returns.
+type begunLog struct {
+	*raft.InmemStore
+	answer chan error
+	fault  error
+}
+
+func (l *begunLog) Begin([]*raft.Log) (<-chan error, error) { return l.answer, l.fault }
+
+// A write that is begun has the deadline of the others, its first failure is the last write too, and what cannot be begun
+// goes to the writer.
+func TestBegunWrites(t *testing.T) {
+	t.Parallel()
+	answered := func(err error) chan error {
+		c := make(chan error, 1)
+		c <- err
+		return c
+	}
+	for _, c := range []struct {
+		name   string
+		answer chan error
+		fault  error
+		want   error
+		stored uint64 // by the writer
+	}{
+		{"stored", answered(nil), nil, nil, 0},
+		{"cannot be begun", nil, nil, nil, 1},
+		{"fails at once", nil, errDiskFull, errDiskFull, 0},
+		{"fails", answered(errDiskFull), nil, errDiskFull, 0},
+		{"hangs", make(chan error), nil, ErrWriteTimeout, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := &begunLog{raft.NewInmemStore(), c.answer, c.fault}
+				if c.name == "hangs" {
+					store.answer = make(chan error) // of the bubble
+				}
+				told := 0
+				d := newDisk(&Stores{Log: store, Stable: store}, 5*time.Second, time.Now, func(error) { told++ })
+				stop := make(chan struct{})
+				go d.run(stop)
+				defer close(stop)
+				d.running.Store(true)
+				begin := time.Now()
+				err := d.StoreLogs([]*raft.Log{{Index: 1}})
+				if took := time.Since(begin); !errors.Is(err, c.want) || took > 0 && c.want != ErrWriteTimeout {
+					t.Errorf("%v after %v, want %v", err, took, c.want)
+				}
+				if last, _ := store.LastIndex(); last != c.stored {
+					t.Errorf("the writer stored up to %d", last)
+				}
+				if d.writing() != 0 {
+					t.Error("it says that it is writing")
+				}
+				if c.want == nil {
+					return
+				}
+				store.answer, store.fault = answered(nil), nil
+				var disk *DiskError
+				if err := d.StoreLogs([]*raft.Log{{Index: 2}}); !errors.As(err, &disk) || told != 1 {
+					t.Errorf("the next write: %v, told %d times", err, told)
+				}
+			})
+		})
+	}
+}
+
 // Real files: what was acknowledged is there after all three were stopped and opened again, and is fired by a real clock.
 func TestBoltFiles(t *testing.T) {
 	t.Parallel()

@@ -189,12 +189,30 @@ func (t *contactTransport) AppendEntriesPipeline(id raft.ServerID, target raft.S
 	if err != nil {
 		return nil, err
 	}
+	if o, ok := inner.(observable); ok {
+		o.Observe(func(f raft.AppendFuture) { t.answered(id, f.Request(), f.Response(), f.Start()) })
+		return &boundPipeline{inner}, nil
+	}
 	p := &contactPipeline{AppendPipeline: inner, t: t, id: id, out: make(chan raft.AppendFuture, MaxInFlight), closed: make(chan struct{})}
 	t.pipelines.Go(p.forward)
 	return p, nil
 }
 
-// contactPipeline passes the answers of a pipeline on.
+// observable is a pipeline that tells of each request that was answered before it passes the answer on. Observe is called
+// before the first request.
+type observable interface {
+	Observe(answered func(raft.AppendFuture))
+}
+
+// boundPipeline is a pipeline whose answers are noted elsewhere.
+type boundPipeline struct{ raft.AppendPipeline }
+
+func (p *boundPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	boundCommit(args)
+	return p.AppendPipeline.AppendEntries(args, resp)
+}
+
+// contactPipeline passes the answers of a pipeline on that cannot be observed.
 type contactPipeline struct {
 	raft.AppendPipeline
 	t      *contactTransport

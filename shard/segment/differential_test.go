@@ -125,6 +125,19 @@ func TestEdges(t *testing.T) {
 	if err := g.GetLog(40, &zero); err != nil || !zero.AppendedAt.IsZero() {
 		t.Errorf("the time zero comes back as %v, %v", zero.AppendedAt, err)
 	}
+	if answer, err := g.Begin(many); answer != nil || err != nil {
+		t.Errorf("more than a segment begun: %v, %v", answer, err)
+	}
+	if _, err := g.Begin([]*raft.Log{{Index: 41, Data: make([]byte, 8<<10)}}); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("begin an entry that is too large: %v", err)
+	}
+	answer, err := g.Begin([]*raft.Log{{Index: 41}, {Index: 42}})
+	if err = errors.Join(err, <-answer); err != nil {
+		t.Error(err)
+	}
+	if last, _ := g.LastIndex(); last != 42 {
+		t.Errorf("last %d after a begun write was answered", last)
+	}
 	if _, monotonic := any(g).(raft.MonotonicLogStore); monotonic {
 		t.Error("Raft would remove entries behind a snapshot")
 	}

@@ -153,31 +153,53 @@ func (g *Group) StoreLog(e *raft.Log) error { return g.StoreLogs([]*raft.Log{e})
 // all or none, unless they are longer than a segment: then a beginning of them may be.
 func (g *Group) StoreLogs(entries []*raft.Log) error {
 	for len(entries) > 0 {
-		n, length := 0, 0
-		for _, e := range entries {
-			if e.Index > maxIndex {
-				return fmt.Errorf("group %d: an entry with index %d", g.id, e.Index)
-			}
-			one := size(len(e.Data) + len(e.Extensions))
-			if one > g.l.largest() {
-				return fmt.Errorf("group %d: entry %d of %d bytes: %w", g.id, e.Index, len(e.Data), ErrTooLarge)
-			}
-			if length+one > g.l.largest() {
-				break
-			}
-			length += one
-			n++
-		}
-		b := make([]byte, 0, length)
-		for _, e := range entries[:n] {
-			b = appendEntry(b, g.id, e)
-		}
-		if err := g.write(&request{group: g, records: b, entries: entries[:n]}); err != nil {
+		r, err := g.encode(entries)
+		if err != nil {
 			return err
 		}
-		entries = entries[n:]
+		if err := g.write(r); err != nil {
+			return err
+		}
+		entries = entries[len(r.entries):]
 	}
 	return nil
+}
+
+// Begin starts what StoreLogs does and does not wait: the channel takes the one answer. The entries must not change any
+// more. It returns nil if they do not fit into one segment; then StoreLogs can store them.
+func (g *Group) Begin(entries []*raft.Log) (<-chan error, error) {
+	r, err := g.encode(entries)
+	if err != nil || len(r.entries) < len(entries) {
+		return nil, err
+	}
+	if err := g.begin(r); err != nil {
+		return nil, err
+	}
+	return r.done, nil
+}
+
+// encode makes a request of as many of the entries as fit into a segment.
+func (g *Group) encode(entries []*raft.Log) (*request, error) {
+	n, length := 0, 0
+	for _, e := range entries {
+		if e.Index > maxIndex {
+			return nil, fmt.Errorf("group %d: an entry with index %d", g.id, e.Index)
+		}
+		one := size(len(e.Data) + len(e.Extensions))
+		if one > g.l.largest() {
+			return nil, fmt.Errorf("group %d: entry %d of %d bytes: %w", g.id, e.Index, len(e.Data), ErrTooLarge)
+		}
+		if length+one > g.l.largest() {
+			break
+		}
+		length += one
+		n++
+	}
+	b := make([]byte, 0, length)
+	for _, e := range entries[:n] {
+		b = appendEntry(b, g.id, e)
+	}
+	return &request{group: g, records: b, entries: entries[:n]}, nil
 }
 
 // DeleteRange implements raft.LogStore: it removes the entries from first to last, both included. It takes no longer for
@@ -239,14 +261,19 @@ func (g *Group) Forget() error {
 
 // write waits until the request is on the disk.
 func (g *Group) write(r *request) error {
+	if err := g.begin(r); err != nil {
+		return err
+	}
+	return <-r.done
+}
+
+// begin has the request written; done is answered when it is on the disk.
+func (g *Group) begin(r *request) error {
 	if err := g.Err(); err != nil && !r.forget {
 		return err
 	}
 	r.done = make(chan error, 1)
-	if err := g.l.enqueue(r); err != nil {
-		return err
-	}
-	return <-r.done
+	return g.l.enqueue(r)
 }
 
 // apply does what a record says, and tells the segments what they hold. Called by Open and by the committer.

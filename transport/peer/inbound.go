@@ -78,23 +78,20 @@ func (g *groupTransport) enqueue(in *inbound) error {
 	return nil
 }
 
-// pop returns the first request. With none left, and none unanswered, the feeder ends.
-func (g *groupTransport) pop(unanswered int) (in *inbound, end bool) {
+// pop returns the first request, nil if there is none.
+func (g *groupTransport) pop() *inbound {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.queue) == 0 {
-		if unanswered == 0 {
-			g.active = false
-			g.queue = nil
-			return nil, true
-		}
-		return nil, false
+		return nil
 	}
-	in = g.queue[0]
+	in := g.queue[0]
 	g.queue[0] = nil
-	g.queue = g.queue[1:]
+	if g.queue = g.queue[1:]; len(g.queue) == 0 {
+		g.queue = nil
+	}
 	g.bytes -= in.bytes
-	return in, false
+	return in
 }
 
 func (g *groupTransport) waiting() int {
@@ -103,8 +100,8 @@ func (g *groupTransport) waiting() int {
 	return len(g.queue)
 }
 
-// feed hands the requests to Raft in order, and its answers back. It runs while there are any. Raft may have taken
-// the next request while the answer to the last is on its way.
+// feed hands the requests to Raft in order, and its answers back, from the first request on until the group or the mux
+// ends. Raft may have taken the next request while the answer to the last is on its way.
 func (g *groupTransport) feed() {
 	var next *inbound
 	var unanswered []*inbound
@@ -112,10 +109,7 @@ func (g *groupTransport) feed() {
 	defer timer.Stop()
 	for {
 		if next == nil {
-			var end bool
-			if next, end = g.pop(len(unanswered)); end {
-				return
-			}
+			next = g.pop()
 		}
 		present := now()
 		if next != nil && !present.Before(next.deadline) {
@@ -150,7 +144,9 @@ func (g *groupTransport) step(next **inbound, unanswered *[]*inbound, timer *tim
 		answer = u[0].answer
 		wait = min(wait, u[0].deadline.Sub(present))
 	}
-	timer.Reset(wait)
+	if wait < time.Hour {
+		timer.Reset(wait) // else it may ring for what is over, which does no harm
+	}
 	select {
 	case consumer <- rpc:
 		*unanswered = append(*unanswered, *next)

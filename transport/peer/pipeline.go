@@ -15,7 +15,8 @@ type pipeline struct {
 	c        *conn
 	inflight chan *appendFuture
 	done     chan raft.AppendFuture
-	ctx      context.Context // ends with Close
+	observe  func(raft.AppendFuture) // set before the first request; may be nil
+	ctx      context.Context         // ends with Close
 	cancel   context.CancelCauseFunc
 }
 
@@ -73,6 +74,10 @@ func (p *pipeline) AppendEntries(
 		return nil, raft.ErrPipelineShutdown
 	}
 }
+
+// Observe has f told of each request that was answered, before Consumer has it. It must be called before the first request;
+// f must not wait.
+func (p *pipeline) Observe(f func(raft.AppendFuture)) { p.observe = f }
 
 // Consumer implements raft.AppendPipeline.
 func (p *pipeline) Consumer() <-chan raft.AppendFuture { return p.done }
@@ -144,6 +149,9 @@ func (f *appendFuture) finish(p *pipeline) {
 	}
 	f.err = err
 	close(f.ready)
+	if err == nil && p.observe != nil {
+		p.observe(f)
+	}
 }
 
 // Error implements raft.Future: it waits for the answer.
