@@ -17,6 +17,8 @@ func (n *Node) handle() {
 	n.mux.Handle(methodApply, n.onApply)
 	n.mux.Handle(methodGet, n.onGet)
 	n.mux.Handle(methodList, n.onList)
+	n.mux.Handle(methodForecast, n.onForecast)
+	n.mux.Handle(methodExtend, n.onExtend)
 }
 
 // served finds the shard for a call of another node.
@@ -73,11 +75,45 @@ func (n *Node) onList(ctx context.Context, _ string, group uint32, body []byte) 
 	if err := r.UnmarshalVT(body); err != nil {
 		return nil, toRemote(err)
 	}
-	page, err := local.List(ctx, raftfsm.ListQuery{Namespace: r.Namespace, Prefix: r.Prefix, After: r.After, Limit: int(r.Limit)})
+	page, err := local.List(ctx, queryFromProto(r))
 	if err != nil {
 		return nil, toRemote(err)
 	}
 	return pageToProto(page).MarshalVT()
+}
+
+func (n *Node) onForecast(ctx context.Context, _ string, group uint32, body []byte) ([]byte, error) {
+	local, err := n.served(group)
+	if err != nil {
+		return nil, toRemote(err)
+	}
+	r := &logv1.ForecastRead{}
+	if err := r.UnmarshalVT(body); err != nil {
+		return nil, toRemote(err)
+	}
+	rows, err := local.Forecast(ctx, raftfsm.ForecastQuery{
+		Namespace: r.Namespace, Queue: r.Queue, From: r.FromMs, Step: r.StepMs, Steps: int(r.Steps), Rows: int(r.Rows),
+	})
+	if err != nil {
+		return nil, toRemote(err)
+	}
+	return forecastToProto(rows).MarshalVT()
+}
+
+func (n *Node) onExtend(ctx context.Context, _ string, group uint32, body []byte) ([]byte, error) {
+	local, err := n.served(group)
+	if err != nil {
+		return nil, toRemote(err)
+	}
+	tokens, leases, err := extensionsFromBytes(body)
+	if err != nil {
+		return nil, toRemote(err)
+	}
+	ends, err := local.ExtendLease(ctx, tokens, leases)
+	if err != nil {
+		return nil, toRemote(err)
+	}
+	return (&logv1.LeaseExtended{EndMs: ends}).MarshalVT()
 }
 
 func (n *Node) onReport(context.Context, string, uint32, []byte) ([]byte, error) {

@@ -26,6 +26,10 @@ const (
 	methodGet peer.Method = 5
 	// methodList, of a shard: logv1.PageRead -> logv1.Page.
 	methodList peer.Method = 6
+	// methodForecast, of a shard: logv1.ForecastRead -> logv1.ForecastCounts.
+	methodForecast peer.Method = 7
+	// methodExtend, of a shard: logv1.ExtendLease -> logv1.LeaseExtended.
+	methodExtend peer.Method = 8
 )
 
 // Kinds of errors on the peer port. A number never gets another meaning.

@@ -3,32 +3,74 @@ package node
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 
-	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 	"github.com/carillon-timers/carillon/raftfsm"
 )
 
-// listParallel is how many shards one List asks at a time: it bounds the memory of a list at so many pages.
+// listParallel is how many shards one call that asks all of them asks at a time: it bounds the memory of a list at so
+// many pages.
 const listParallel = 8
+
+// lookBudget is how many timers one list with a filter looks at, all shards together: it bounds the time of a call.
+const lookBudget = 40_000
 
 // List merges the pages of all shards in the order of the IDs.
 func (r *router) List(ctx context.Context, q raftfsm.ListQuery) (raftfsm.ListPage, error) {
-	shards := r.shards()
-	if shards == 0 {
-		return raftfsm.ListPage{}, errNotFormed
-	}
 	if q.Limit <= 0 || q.Limit > raftfsm.MaxPageItems {
 		q.Limit = raftfsm.MaxPageItems
 	}
-	body, err := (&logv1.PageRead{Namespace: q.Namespace, Prefix: q.Prefix, After: q.After, Limit: uint32(q.Limit)}).MarshalVT()
+	if shards := r.shards(); q.Filter != nil && shards > 0 {
+		q.Look = min(raftfsm.MaxLook, lookBudget/shards)
+	}
+	merged := &pageMerge{limit: q.Limit, bytes: raftfsm.MaxPageBytes}
+	err := r.each(ctx, func(ctx context.Context, s int) error {
+		page, err := r.ListShard(ctx, s, q)
+		if err == nil {
+			merged.add(page)
+		}
+		return err
+	})
 	if err != nil {
 		return raftfsm.ListPage{}, err
 	}
+	return merged.page(), nil
+}
+
+// Count adds up what all shards count. A shard looks at a bounded number of timers at a time, so it is asked again until
+// it has seen all.
+func (r *router) Count(ctx context.Context, q raftfsm.ListQuery) (int64, error) {
+	var count atomic.Int64
+	err := r.each(ctx, func(ctx context.Context, s int) error {
+		q := q
+		for more := true; more; {
+			page, err := r.ListShard(ctx, s, q)
+			if err != nil {
+				return err
+			}
+			if page.More && page.Last <= q.After {
+				return fmt.Errorf("count shard %d: it does not come past %q", s, q.After)
+			}
+			count.Add(page.Count)
+			more, q.After = page.More, page.Last
+		}
+		return nil
+	})
+	return count.Load(), err
+}
+
+// each calls do for each shard, a few at a time. The first error ends it: one shard that cannot be read makes the
+// answer wrong.
+func (r *router) each(ctx context.Context, do func(ctx context.Context, s int) error) error {
+	shards := r.shards()
+	if shards == 0 {
+		return errNotFormed
+	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	merged := &pageMerge{limit: q.Limit, bytes: raftfsm.MaxPageBytes}
 	next := make(chan int, shards)
 	for s := range shards {
 		next <- s
@@ -38,25 +80,28 @@ func (r *router) List(ctx context.Context, q raftfsm.ListQuery) (raftfsm.ListPag
 	for range min(listParallel, shards) {
 		all.Go(func() {
 			for s := range next {
-				page, err := r.listShard(ctx, s, q, body)
-				if err != nil {
-					cancel(err) // one shard that cannot be read makes the page wrong
+				if err := do(ctx, s); err != nil {
+					cancel(err)
 					return
 				}
-				merged.add(page)
 			}
 		})
 	}
 	all.Wait()
-	if cause := context.Cause(ctx); cause != nil {
-		return raftfsm.ListPage{}, cause
-	}
-	return merged.page(), nil
+	return context.Cause(ctx)
 }
 
-func (r *router) listShard(ctx context.Context, s int, q raftfsm.ListQuery, body []byte) (raftfsm.ListPage, error) {
+// ListShard reads a page of one shard at its leader.
+func (r *router) ListShard(ctx context.Context, s int, q raftfsm.ListQuery) (raftfsm.ListPage, error) {
 	var page raftfsm.ListPage
-	err := r.read(ctx, s, func(local localShard) (err error) {
+	if r.shards() == 0 {
+		return page, errNotFormed
+	}
+	body, err := queryToProto(q).MarshalVT()
+	if err != nil {
+		return page, err
+	}
+	err = r.read(ctx, s, func(local localShard) (err error) {
 		page, err = local.List(ctx, q)
 		return err
 	}, methodList, body, func(answer []byte) (err error) {
@@ -82,8 +127,8 @@ func (m *pageMerge) add(page raftfsm.ListPage) {
 	defer m.mu.Unlock()
 	m.items = append(m.items, page.Timers...)
 	slices.SortFunc(m.items, func(a, b raftfsm.Status) int { return cmp.Compare(a.Record.ID, b.Record.ID) })
-	if n := len(page.Timers); page.More && n > 0 {
-		m.cut(page.Timers[n-1].Record.ID)
+	if page.More {
+		m.cut(page.Last)
 	}
 	size := 0
 	for i, s := range m.items {
@@ -114,7 +159,7 @@ func (m *pageMerge) cut(id string) {
 func (m *pageMerge) page() raftfsm.ListPage {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return raftfsm.ListPage{Timers: m.items, More: m.more}
+	return raftfsm.ListPage{Timers: m.items, More: m.more, Last: m.end}
 }
 
 // recordBytes is what a timer takes of a page, with some room for the framing.

@@ -32,6 +32,8 @@ type localShard interface {
 	Propose(ctx context.Context, cmds []*raftfsm.Command) ([]raftfsm.Result, error)
 	Get(ctx context.Context, namespace, id string) (raftfsm.Status, error)
 	List(ctx context.Context, q raftfsm.ListQuery) (raftfsm.ListPage, error)
+	Forecast(ctx context.Context, q raftfsm.ForecastQuery) ([]raftfsm.ForecastRow, error)
+	ExtendLease(ctx context.Context, tokens []raftfsm.Token, leases []int64) ([]int64, error)
 }
 
 // router brings each call to the leader of its shard: here, or with one hop to the node that leads. What was not applied
@@ -109,7 +111,7 @@ func (r *router) applyShard(ctx context.Context, s int, commands []*raftfsm.Comm
 		if err != nil {
 			set(k, transport.Outcome{Err: err})
 		} else {
-			set(k, transport.Outcome{Result: results[k], Err: errOf(commands[k], results[k])})
+			set(k, transport.Outcome{Result: results[k], Err: shard.ErrOf(results[k])})
 		}
 	}
 }
@@ -272,36 +274,46 @@ func (r *router) leader(s int) string {
 	return ""
 }
 
-// errOf is the error of a result, with the revision that the command had expected.
-func errOf(c *raftfsm.Command, r raftfsm.Result) error {
-	err := shard.ErrOf(r)
-	if mismatch, ok := err.(*shard.RevisionError); ok {
-		switch k := c.Kind.(type) {
-		case *logv1.Command_Schedule:
-			mismatch.Expected = k.Schedule.ExpectedRevision
-		case *logv1.Command_Cancel:
-			mismatch.Expected = k.Cancel.ExpectedRevision
-		case *logv1.Command_Reschedule:
-			mismatch.Expected = k.Reschedule.ExpectedRevision
-		}
-	}
-	return err
+// named is a command about one timer.
+type named interface {
+	GetNamespace() string
+	GetId() string
 }
 
-// shardOf finds the shard of a command's timer.
+// shardOf finds the shard of a command's timer; those of an atomic batch share it.
 func shardOf(c *raftfsm.Command, shards int) int {
-	var namespace, id string
+	var timer named
 	switch k := c.Kind.(type) {
 	case *logv1.Command_Schedule:
-		namespace, id = k.Schedule.Namespace, k.Schedule.Id
+		timer = k.Schedule
 	case *logv1.Command_Cancel:
-		namespace, id = k.Cancel.Namespace, k.Cancel.Id
+		timer = k.Cancel
 	case *logv1.Command_Reschedule:
-		namespace, id = k.Reschedule.Namespace, k.Reschedule.Id
+		timer = k.Reschedule
 	case *logv1.Command_Complete:
-		namespace, id = k.Complete.Namespace, k.Complete.Id
+		timer = k.Complete
 	case *logv1.Command_Retry:
-		namespace, id = k.Retry.Namespace, k.Retry.Id
+		timer = k.Retry
+	case *logv1.Command_Pause:
+		timer = k.Pause
+	case *logv1.Command_Resume:
+		timer = k.Resume
+	case *logv1.Command_Atomic:
+		if len(k.Atomic.Commands) > 0 {
+			return shardOf(k.Atomic.Commands[0], shards)
+		}
+		return 0
+	default: // what names no timer goes to a shard by its number
+		return 0
 	}
-	return carillonv1.ShardOf(namespace, id, shards)
+	return carillonv1.ShardOf(timer.GetNamespace(), timer.GetId(), shards)
+}
+
+// ApplyShard brings a command to the leader of a shard, whatever timers it names.
+func (r *router) ApplyShard(ctx context.Context, s int, command *raftfsm.Command) (out transport.Outcome) {
+	if r.shards() == 0 {
+		return transport.Outcome{Err: errNotFormed}
+	}
+	r.applyShard(ctx, s, []*raftfsm.Command{command}, func(_ int, o transport.Outcome) { out = o })
+	return out
 }

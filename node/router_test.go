@@ -21,6 +21,7 @@ import (
 type fakeShard struct {
 	err     error
 	page    raftfsm.ListPage
+	rows    []raftfsm.ForecastRow
 	mu      sync.Mutex
 	applied []string // guarded by mu; IDs in the order of their arrival
 }
@@ -48,6 +49,15 @@ func (f *fakeShard) Get(_ context.Context, namespace, id string) (raftfsm.Status
 
 func (f *fakeShard) List(context.Context, raftfsm.ListQuery) (raftfsm.ListPage, error) {
 	return f.page, f.err
+}
+
+func (f *fakeShard) Forecast(context.Context, raftfsm.ForecastQuery) ([]raftfsm.ForecastRow, error) {
+	return f.rows, f.err
+}
+
+// ExtendLease ends each lease at its length, and finds stale what has no length.
+func (f *fakeShard) ExtendLease(_ context.Context, _ []raftfsm.Token, leases []int64) ([]int64, error) {
+	return leases, f.err
 }
 
 // fakeNet is a set of nodes with a router each; a call between them goes through the forms in which it would travel.
@@ -121,7 +131,34 @@ func (f *fakeNet) call(ctx context.Context, node string, method peer.Method, gro
 		}
 		return statusToProto(status).MarshalVT()
 	}
-	page, err := local.List(ctx, raftfsm.ListQuery{})
+	return f.read(ctx, local, method, body)
+}
+
+// read serves the other reads.
+func (f *fakeNet) read(ctx context.Context, local localShard, method peer.Method, body []byte) ([]byte, error) {
+	switch method {
+	case methodForecast:
+		rows, err := local.Forecast(ctx, raftfsm.ForecastQuery{})
+		if err != nil {
+			return nil, toRemote(err)
+		}
+		return forecastToProto(rows).MarshalVT()
+	case methodExtend:
+		tokens, leases, err := extensionsFromBytes(body)
+		if err != nil {
+			return nil, err
+		}
+		ends, err := local.ExtendLease(ctx, tokens, leases)
+		if err != nil {
+			return nil, toRemote(err)
+		}
+		return (&logv1.LeaseExtended{EndMs: ends}).MarshalVT()
+	}
+	p := &logv1.PageRead{}
+	if err := p.UnmarshalVT(body); err != nil {
+		return nil, err
+	}
+	page, err := local.List(ctx, queryFromProto(p))
 	if err != nil {
 		return nil, toRemote(err)
 	}

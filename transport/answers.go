@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// maxUnsettled bounds the answers of one stream whose Settled is not sent yet: at the limit no more is read.
+	// maxUnsettled bounds the answers of one stream whose Settled is not sent yet, and the extensions that are not made
+	// yet: at the limit no more is read.
 	maxUnsettled = 8 * MaxAnswers
 	// maxAnswerers bounds the calls of the backend that settle answers of one stream at the same time; what comes
 	// meanwhile is joined into the next.
@@ -41,9 +42,19 @@ func (w *work) parse(msg *carillonv1.WorkRequest, n int) ([]answer, []raftfsm.To
 		if token, err := checkToken("nacks", nack.Token); err != nil {
 			bad++
 		} else {
-			if a.command, err = retryCommand(token, nack.Delay, nack.Error); err != nil {
+			if a.command, err = nackCommand(token, nack); err != nil {
 				return nil, nil, err
 			}
+			tokens = append(tokens, token)
+		}
+		answers = append(answers, a)
+	}
+	for _, b := range msg.Returns {
+		a := answer{token: b}
+		if token, err := checkToken("returns", b); err != nil {
+			bad++
+		} else {
+			a.command = returnCommand(token)
 			tokens = append(tokens, token)
 		}
 		answers = append(answers, a)
@@ -101,7 +112,7 @@ func (w *work) settle(batch []answer) []*carillonv1.Settled {
 func (w *work) awaitRoom() bool {
 	for {
 		w.mu.Lock()
-		full := w.unsettled > maxUnsettled
+		full := w.unsettled > maxUnsettled || len(w.extensions) > maxUnsettled
 		w.mu.Unlock()
 		if !full {
 			return true
@@ -147,6 +158,12 @@ func (w *work) sentSettled(n int) {
 func (w *work) giveBack() error {
 	w.mu.Lock()
 	cmds := make([]*raftfsm.Command, 0, len(w.unanswered))
+	for _, d := range w.unsent { // no attempt for the worker, so none is counted
+		if _, ok := w.unanswered[d.Token]; ok {
+			delete(w.unanswered, d.Token)
+			cmds = append(cmds, returnCommand(d.Token))
+		}
+	}
 	for token := range w.unanswered {
 		cmds = append(cmds, retryNow(token, "worker "+w.worker+" disconnected"))
 	}

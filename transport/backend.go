@@ -20,8 +20,19 @@ type Backend interface {
 	Apply(ctx context.Context, commands []*raftfsm.Command) []Outcome
 	// Get is a linearizable read of one timer.
 	Get(ctx context.Context, namespace, id string) (raftfsm.Status, error)
-	// List reads a page over all shards.
+	// ApplyShard brings a command to the leader of a shard, whatever timers it names.
+	ApplyShard(ctx context.Context, shard int, command *raftfsm.Command) Outcome
+	// List reads a page over all shards. If there are more, Last is the ID behind which they begin.
 	List(ctx context.Context, query raftfsm.ListQuery) (raftfsm.ListPage, error)
+	// ListShard reads a page of one shard.
+	ListShard(ctx context.Context, shard int, query raftfsm.ListQuery) (raftfsm.ListPage, error)
+	// Count counts over all shards.
+	Count(ctx context.Context, query raftfsm.ListQuery) (int64, error)
+	// Forecast adds up over all shards (SumForecast).
+	Forecast(ctx context.Context, query raftfsm.ForecastQuery) ([]raftfsm.ForecastRow, error)
+	// ExtendLease gives deliveries more time, milliseconds from now; 0 means the timer's own lease. It returns the new
+	// ends in the order of the tokens, Unix milliseconds; 0 for a token that is stale.
+	ExtendLease(ctx context.Context, tokens []raftfsm.Token, leases []int64) ([]int64, error)
 	// Shards is the number of shards of the cluster; 0 before the cluster is formed.
 	Shards() int
 	Status(ctx context.Context) (*carillonv1.StatusResponse, error)

@@ -45,6 +45,9 @@ type Config struct {
 	Logger *slog.Logger
 	// MaxPayloadBytes bounds a payload: 64 KiB by default, at most 512 KiB.
 	MaxPayloadBytes int
+	// Webhooks checks the URL of a webhook when a timer is created, and gives scheme, host and port of it in one form
+	// ("https://example.com:443"); its errors are *shard.InvalidError. Without it webhooks are refused.
+	Webhooks func(url string) (string, error)
 	// MaxConnections bounds the client connections; one more is closed at once. 10,000 by default.
 	MaxConnections int
 	// MaxStreams bounds the concurrent calls of one connection; more wait in the client. 4,096 by default.

@@ -16,43 +16,36 @@ import (
 // This file turns requests into commands of the log, and what the cluster keeps into answers.
 
 func scheduleCommand(r *carillonv1.ScheduleRequest, l limits) (*raftfsm.Command, error) {
-	if err := checkSchedule(r, l); err != nil {
+	if err := checkSchedule(r); err != nil {
 		return nil, err
 	}
 	t := r.Timer
-	due, delay, err := when(t.GetDue(), t.GetDelay(), l)
-	if err != nil {
-		return nil, err
-	}
-	policy, err := retryPolicy(t.Retry)
+	w, err := readTimer(t, l)
 	if err != nil {
 		return nil, err
 	}
 	return &raftfsm.Command{Kind: &logv1.Command_Schedule{Schedule: &logv1.Schedule{
-		Namespace:   namespaceOf(t.Namespace),
-		Id:          t.Id,
-		DueMs:       due,
-		DelayMs:     delay,
-		IsDelay:     t.GetDelay() != nil,
-		Queue:       t.GetQueue(),
-		Payload:     t.Payload,
-		ContentType: t.ContentType,
-		Headers:     sortedPairs(t.Headers),
-		Labels:      sortedPairs(t.Labels),
-		Retry: &logv1.RetryPolicy{
-			LeaseMs:          policy.Lease,
-			InitialBackoffMs: policy.InitialBackoff,
-			MaxBackoffMs:     policy.MaxBackoff,
-			Multiplier:       policy.Multiplier,
-		},
+		Namespace:        namespaceOf(t.Namespace),
+		Id:               t.Id,
+		DueMs:            w.due,
+		DelayMs:          w.delay,
+		IsDelay:          w.isDelay,
+		First:            w.first,
+		Queue:            w.queue,
+		Payload:          t.Payload,
+		ContentType:      t.ContentType,
+		Headers:          sortedPairs(t.Headers),
+		Labels:           sortedPairs(t.Labels),
+		Retry:            w.retry,
 		IfExists:         ifExists(r.IfExists),
 		ExpectedRevision: uint64(r.ExpectedRevision),
 		RequestId:        requestID(r.RequestId),
+		Extra:            w.extra,
 	}}}, nil
 }
 
 func cancelCommand(r *carillonv1.CancelRequest) (*raftfsm.Command, error) {
-	if err := checkCancel(r); err != nil {
+	if err := checkChange("CancelRequest", r); err != nil {
 		return nil, err
 	}
 	return &raftfsm.Command{Kind: &logv1.Command_Cancel{Cancel: &logv1.Cancel{
@@ -93,6 +86,7 @@ func completeCommand(t raftfsm.Token) *raftfsm.Command {
 	c := &completing{}
 	c.complete.Namespace, c.complete.Id = t.Namespace, t.ID
 	c.complete.Revision, c.complete.Attempt, c.complete.TokenEpoch = t.Revision, t.Attempt, t.Epoch
+	c.complete.HandedMs = t.HandedOut
 	c.kind.Complete = &c.complete
 	c.command.Kind = &c.kind
 	return &c.command
@@ -101,22 +95,31 @@ func completeCommand(t raftfsm.Token) *raftfsm.Command {
 // retryNow gives a delivery back with the timer's own back-off.
 func retryNow(t raftfsm.Token, text string) *raftfsm.Command {
 	return &raftfsm.Command{Kind: &logv1.Command_Retry{Retry: &logv1.Retry{
-		Namespace: t.Namespace, Id: t.ID, Revision: t.Revision, Attempt: t.Attempt, TokenEpoch: t.Epoch,
+		Namespace: t.Namespace, Id: t.ID, Revision: t.Revision, Attempt: t.Attempt, TokenEpoch: t.Epoch, HandedMs: t.HandedOut,
 		Error: cutText(text, raftfsm.MaxErrorBytes),
 	}}}
 }
 
-// retryCommand is retryNow with the consumer's own wait, unless it is nil.
-func retryCommand(t raftfsm.Token, delay *durationpb.Duration, text string) (*raftfsm.Command, error) {
-	cmd := retryNow(t, text)
-	if delay == nil {
+// returnCommand gives back a delivery that was not begun.
+func returnCommand(t raftfsm.Token) *raftfsm.Command {
+	cmd := retryNow(t, "")
+	cmd.GetRetry().Returned = true
+	return cmd
+}
+
+// nackCommand says that a delivery failed.
+func nackCommand(t raftfsm.Token, n *carillonv1.Nack) (*raftfsm.Command, error) {
+	cmd := retryNow(t, n.Error)
+	retry := cmd.GetRetry()
+	retry.Dead = n.Dead
+	if n.Delay == nil {
 		return cmd, nil
 	}
-	ms, err := delayMillis("nacks.delay", delay)
+	ms, err := delayMillis("nacks.delay", n.Delay)
 	if err != nil {
 		return nil, err
 	}
-	cmd.GetRetry().DelayMs, cmd.GetRetry().HasDelay = ms, true
+	retry.DelayMs, retry.HasDelay = ms, true
 	return cmd, nil
 }
 
@@ -188,6 +191,7 @@ func cancelResponse(r raftfsm.Result) *carillonv1.CancelResponse {
 	return &carillonv1.CancelResponse{Outcome: carillonv1.CancelOutcome(r.Answer), Revision: int64(r.Revision)}
 }
 
+// timerStatus is a timer as clients see it. A dead letter is shown as the timer that it was.
 func timerStatus(s raftfsm.Status, shard int) *carillonv1.TimerStatus {
 	r := s.Record
 	status := &carillonv1.TimerStatus{
@@ -195,12 +199,11 @@ func timerStatus(s raftfsm.Status, shard int) *carillonv1.TimerStatus {
 			Namespace:   r.Namespace,
 			Id:          r.ID,
 			When:        &carillonv1.Timer_Due{Due: moment(r.Due)},
-			Target:      &carillonv1.Timer_Queue{Queue: r.Queue},
 			Payload:     r.Payload,
 			ContentType: r.ContentType,
 			Headers:     pairMap(r.Headers),
 			Labels:      pairMap(r.Labels),
-			Guarantee:   carillonv1.Guarantee_GUARANTEE_AT_LEAST_ONCE,
+			Guarantee:   guaranteeOf(r),
 		},
 		State:     carillonv1.State(s.State),
 		Revision:  int64(r.Revision),
@@ -208,17 +211,51 @@ func timerStatus(s raftfsm.Status, shard int) *carillonv1.TimerStatus {
 		Created:   moment(r.Created),
 		LastError: r.LastError,
 		Shard:     int32(shard),
+		Fired:     s.Fired,
 	}
-	if s.State == raftfsm.Pending || s.State == raftfsm.Firing { // a finished timer has no next delivery
+	setTarget(status.Timer, r.Queue, r.Extra.GetWebhook())
+	setExtra(status, r.Extra)
+	if s.FinishedAt != 0 { // a finished timer has no next delivery
+		return status
+	}
+	if !r.Extra.GetPaused() {
 		status.NextDue = moment(r.NextDue)
-		status.Timer.Retry = &carillonv1.RetryPolicy{
-			Lease:          millis(r.Retry.Lease),
-			InitialBackoff: millis(r.Retry.InitialBackoff),
-			MaxBackoff:     millis(r.Retry.MaxBackoff),
-			Multiplier:     r.Retry.Multiplier,
-		}
+	}
+	status.Timer.Retry = &carillonv1.RetryPolicy{
+		Lease:          millis(r.Retry.Lease),
+		InitialBackoff: millis(r.Retry.InitialBackoff),
+		MaxBackoff:     millis(r.Retry.MaxBackoff),
+		Multiplier:     r.Retry.Multiplier,
+		MaxAttempts:    int32(r.Retry.MaxAttempts),
 	}
 	return status
+}
+
+// setExtra shows what few timers have.
+func setExtra(status *carillonv1.TimerStatus, x *logv1.Extra) {
+	if x == nil {
+		return
+	}
+	t := status.Timer
+	if x.Repeat != nil {
+		t.Repeat, status.Fired = repeatOf(x.Repeat), x.Repeat.Fired
+	}
+	if x.WindowMs != 0 {
+		t.Window = millis(x.WindowMs)
+	}
+	if x.ExpiryMs != 0 {
+		t.Expiry = moment(x.ExpiryMs)
+	}
+	if x.Paused && x.Frozen {
+		status.TimeLeft = millis(max(x.LeftMs, 0))
+	}
+}
+
+func guaranteeOf(r *raftfsm.Record) carillonv1.Guarantee {
+	if r.Extra.GetAtMostOnce() {
+		return carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE
+	}
+	return carillonv1.Guarantee_GUARANTEE_AT_LEAST_ONCE
 }
 
 // deliveryOf writes a delivery as it travels over one that was sent; the token is appended to tokens, which it returns.
@@ -230,7 +267,12 @@ func deliveryOf(into *carillonv1.Delivery, d executor.Delivery, tokens []byte) [
 	into.Headers, into.Labels = pairMap(r.Headers), pairMap(r.Labels)
 	setMoment(&into.Due, r.Due)
 	setMoment(&into.HandedOut, d.HandedOut)
-	setMoment(&into.LeaseEnd, d.LeaseEnd)
+	if into.Guarantee = guaranteeOf(r); into.Guarantee == carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE {
+		into.LeaseEnd = nil
+	} else {
+		setMoment(&into.LeaseEnd, d.LeaseEnd)
+	}
+	into.Last = r.Retry.MaxAttempts > 0 && d.Token.Attempt+1 >= r.Retry.MaxAttempts
 	into.Token = tokens[start:len(tokens):len(tokens)]
 	into.Epoch, into.Revision = int64(d.Token.Epoch), int64(d.Token.Revision)
 	into.Attempt, into.Shard = int32(d.Token.Attempt)+1, int32(d.Token.Shard)

@@ -53,7 +53,7 @@ func (d *deliveries) Nack(ctx context.Context, r *carillonv1.NackRequest) (*cari
 		if err != nil {
 			return nil, err
 		}
-		cmd, err := retryCommand(token, n.Delay, n.Error)
+		cmd, err := nackCommand(token, n)
 		if err != nil {
 			return nil, err
 		}

@@ -26,6 +26,11 @@ type fakeBackend struct {
 	onApply func(ctx context.Context, cmd *raftfsm.Command) Outcome
 	// onList answers List. Set before sharing.
 	onList func(q raftfsm.ListQuery) (raftfsm.ListPage, error)
+	// onGet answers Get, onShard ListShard, onForecast Forecast, onExtend ExtendLease. Set before sharing.
+	onGet      func(id string) (raftfsm.Status, error)
+	onShard    func(s int, q raftfsm.ListQuery) (raftfsm.ListPage, error)
+	onForecast func(q raftfsm.ForecastQuery) ([]raftfsm.ForecastRow, error)
+	onExtend   func(tokens []raftfsm.Token, leases []int64) ([]int64, error)
 	// onStatus answers Status. Set before sharing.
 	onStatus func(ctx context.Context) (*carillonv1.StatusResponse, error)
 
@@ -33,6 +38,8 @@ type fakeBackend struct {
 	// commands are all that were applied, in order; calls counts the calls; guarded by mu.
 	commands []*raftfsm.Command
 	calls    int
+	// shards has the shards of the calls of ApplyShard; guarded by mu.
+	shards []int
 	// timers are what was scheduled and not cancelled; guarded by mu.
 	timers map[string]*raftfsm.Record
 	// revision grows; guarded by mu.
@@ -53,6 +60,13 @@ func (b *fakeBackend) Apply(ctx context.Context, cmds []*raftfsm.Command) []Outc
 		out[i] = b.keep(cmd)
 	}
 	return out
+}
+
+func (b *fakeBackend) ApplyShard(ctx context.Context, s int, cmd *raftfsm.Command) Outcome {
+	b.mu.Lock()
+	b.shards = append(b.shards, s)
+	b.mu.Unlock()
+	return b.Apply(ctx, []*raftfsm.Command{cmd})[0]
 }
 
 func (b *fakeBackend) keep(cmd *raftfsm.Command) Outcome {
@@ -84,6 +98,9 @@ func (b *fakeBackend) keep(cmd *raftfsm.Command) Outcome {
 }
 
 func (b *fakeBackend) Get(_ context.Context, _, id string) (raftfsm.Status, error) {
+	if b.onGet != nil {
+		return b.onGet(id)
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := b.timers[id]
@@ -98,6 +115,33 @@ func (b *fakeBackend) List(_ context.Context, q raftfsm.ListQuery) (raftfsm.List
 		return raftfsm.ListPage{}, nil
 	}
 	return b.onList(q)
+}
+
+func (b *fakeBackend) ListShard(_ context.Context, s int, q raftfsm.ListQuery) (raftfsm.ListPage, error) {
+	if b.onShard == nil {
+		return raftfsm.ListPage{}, nil
+	}
+	return b.onShard(s, q)
+}
+
+// Count counts what one List finds.
+func (b *fakeBackend) Count(ctx context.Context, q raftfsm.ListQuery) (int64, error) {
+	page, err := b.List(ctx, q)
+	return int64(len(page.Timers)), err
+}
+
+func (b *fakeBackend) Forecast(_ context.Context, q raftfsm.ForecastQuery) ([]raftfsm.ForecastRow, error) {
+	if b.onForecast == nil {
+		return nil, nil
+	}
+	return b.onForecast(q)
+}
+
+func (b *fakeBackend) ExtendLease(_ context.Context, tokens []raftfsm.Token, leases []int64) ([]int64, error) {
+	if b.onExtend == nil {
+		return make([]int64, len(tokens)), nil
+	}
+	return b.onExtend(tokens, leases)
 }
 
 func (b *fakeBackend) Shards() int { return 16 }

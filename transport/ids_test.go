@@ -212,7 +212,7 @@ func FuzzRequests(f *testing.F) {
 		}
 		if r := (&carillonv1.NackRequest{}); r.UnmarshalVT(b) == nil && checkNack(r) == nil {
 			for _, n := range r.Nacks {
-				_, _ = retryCommand(raftfsm.Token{}, n.Delay, n.Error)
+				_, _ = nackCommand(raftfsm.Token{}, n)
 			}
 		}
 		if r := (&carillonv1.WorkRequest{}); r.UnmarshalVT(b) == nil {

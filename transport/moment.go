@@ -26,7 +26,7 @@ func dueMillis(field string, t *timestamppb.Timestamp, now time.Time) (int64, er
 	}
 	ms := t.Seconds*millisPerSecond + ceilMillis(t.Nanos)
 	if ms > now.UnixMilli()+raftfsm.MaxAheadMillis {
-		return 0, invalid(field, t.AsTime().Format(time.RFC3339Nano), "at most 100 years ahead")
+		return 0, invalid(field, showTime(t), "at most 100 years ahead")
 	}
 	return ms, nil
 }
@@ -65,6 +65,35 @@ func showSeconds(seconds int64, nanos int32) string {
 	}
 	return fmt.Sprintf("%ds and %dns", seconds, nanos)
 }
+
+// floorMoment turns a time into Unix milliseconds, rounded down.
+func floorMoment(field string, t *timestamppb.Timestamp) (int64, error) {
+	if err := t.CheckValid(); err != nil {
+		return 0, invalid(field, showSeconds(t.GetSeconds(), t.GetNanos()), "a time from 0001-01-01 to 9999-12-31, nanos from 0 to 999,999,999")
+	}
+	return t.Seconds*millisPerSecond + int64(t.Nanos)/nanosPerMilli, nil
+}
+
+// ceilMoment turns a time into Unix milliseconds, rounded up.
+func ceilMoment(field string, t *timestamppb.Timestamp) (int64, error) {
+	ms, err := floorMoment(field, t)
+	if t.GetNanos()%nanosPerMilli != 0 {
+		ms++
+	}
+	return ms, err
+}
+
+// floorMillis turns a duration from 0 on into milliseconds, rounded down.
+func floorMillis(field string, d *durationpb.Duration, high int64, limit string) (int64, error) {
+	if _, err := boundedMillis(field, d, 0, high, limit); err != nil {
+		return 0, err
+	}
+	return d.Seconds*millisPerSecond + int64(d.Nanos)/nanosPerMilli, nil
+}
+
+func showTime(t *timestamppb.Timestamp) string { return t.AsTime().Format(time.RFC3339Nano) }
+
+func showMillis(ms int64) string { return showTime(moment(ms)) }
 
 // moment is a time of the contract, from Unix milliseconds.
 func moment(ms int64) *timestamppb.Timestamp {

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	"github.com/carillon-timers/carillon/raftfsm"
 	"github.com/carillon-timers/carillon/shard"
 )
 
@@ -36,6 +37,10 @@ const (
 	ReasonUnavailable = "SHARD_UNAVAILABLE"
 	// ReasonStaleToken: the delivery's token is old; nothing was changed.
 	ReasonStaleToken = "STALE_TOKEN"
+	ReasonPaused     = "TIMER_PAUSED"
+	ReasonNotPaused  = "TIMER_NOT_PAUSED"
+	// ReasonNotPending: the timer is finished; the metadata state says how.
+	ReasonNotPending = "TIMER_NOT_PENDING"
 )
 
 // maxStatusBytes cuts the text of an error: it travels in a header.
@@ -50,9 +55,28 @@ type fault struct {
 	retry    time.Duration
 }
 
+// ItemError is the error of an atomic batch: that of the first item that fails.
+type ItemError struct {
+	// Item is the place of the item in the batch.
+	Item int
+	Err  error
+}
+
+func atItem(i int, err error) error { return &ItemError{i, err} }
+
+func (e *ItemError) Error() string { return fmt.Sprintf("items[%d]: %v", e.Item, e.Err) }
+
+func (e *ItemError) Unwrap() error { return e.Err }
+
 // faultOf maps an error. One that is not in the closed set is INTERNAL.
 func faultOf(err error) fault {
 	f := classify(err)
+	if item, ok := errors.AsType[*ItemError](err); ok && f.reason != "" {
+		if f.metadata == nil {
+			f.metadata = make(map[string]string, 1)
+		}
+		f.metadata["item"] = strconv.Itoa(item.Item)
+	}
 	f.message = cutText(err.Error(), maxStatusBytes)
 	for k, v := range f.metadata {
 		f.metadata[k] = cutText(v, maxStatusBytes)
@@ -67,6 +91,7 @@ func classify(err error) fault {
 		missing   *shard.NotSupportedError
 		overload  *shard.OverloadedError
 		notLeader *shard.NotLeaderError
+		finished  *shard.NotPendingError
 	)
 	switch {
 	case errors.Is(err, shard.ErrNotFound):
@@ -78,6 +103,13 @@ func classify(err error) fault {
 			"expected": strconv.FormatUint(revision.Expected, 10), "actual": strconv.FormatUint(revision.Actual, 10)}}
 	case errors.Is(err, shard.ErrStaleToken):
 		return fault{code: codes.FailedPrecondition, reason: ReasonStaleToken}
+	case errors.Is(err, shard.ErrPaused):
+		return fault{code: codes.FailedPrecondition, reason: ReasonPaused}
+	case errors.Is(err, shard.ErrNotPaused):
+		return fault{code: codes.FailedPrecondition, reason: ReasonNotPaused}
+	case errors.As(err, &finished):
+		return fault{code: codes.FailedPrecondition, reason: ReasonNotPending, metadata: map[string]string{
+			"state": carillonv1.State(finished.State).String()}}
 	case errors.As(err, &invalid):
 		return fault{code: codes.InvalidArgument, reason: ReasonInvalidField, metadata: map[string]string{
 			"field": invalid.Field, "value": invalid.Value, "limit": invalid.Limit}}
@@ -178,6 +210,18 @@ func ErrorOfItem(e *carillonv1.ItemError) error {
 
 // err is the error that the fault was made of, nil if it is none of the closed set.
 func (f fault) err() error {
+	err := f.bare()
+	item, ok := f.metadata["item"]
+	if err == nil || !ok {
+		return err
+	}
+	if i, perr := strconv.Atoi(item); perr == nil {
+		return &ItemError{i, err}
+	}
+	return err
+}
+
+func (f fault) bare() error {
 	switch f.code {
 	case codes.DeadlineExceeded:
 		return f.wrap(context.DeadlineExceeded)
@@ -191,6 +235,12 @@ func (f fault) err() error {
 		return f.wrap(shard.ErrAlreadyExists)
 	case ReasonStaleToken:
 		return f.wrap(shard.ErrStaleToken)
+	case ReasonPaused:
+		return f.wrap(shard.ErrPaused)
+	case ReasonNotPaused:
+		return f.wrap(shard.ErrNotPaused)
+	case ReasonNotPending:
+		return f.wrap(&shard.NotPendingError{State: raftfsm.State(carillonv1.State_value[f.metadata["state"]])})
 	case ReasonOutcomeUnknown:
 		return f.wrap(shard.ErrUnknown)
 	case ReasonUnavailable:

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/carillon-timers/carillon/raftfsm"
 	"github.com/carillon-timers/carillon/shard"
 )
 
@@ -34,6 +35,9 @@ var statusCases = []struct {
 	{&shard.OverloadedError{Limit: "pending of shard 3", RetryAfter: 250 * time.Millisecond}, codes.ResourceExhausted, "LIMIT_REACHED"},
 	{&shard.NotLeaderError{Leader: "n2", Addr: "10.0.0.2:7400"}, codes.Unavailable, "NOT_LEADER"},
 	{&shard.NotLeaderError{}, codes.Unavailable, "NOT_LEADER"},
+	{shard.ErrPaused, codes.FailedPrecondition, "TIMER_PAUSED"},
+	{shard.ErrNotPaused, codes.FailedPrecondition, "TIMER_NOT_PAUSED"},
+	{&shard.NotPendingError{State: raftfsm.Fired}, codes.FailedPrecondition, "TIMER_NOT_PENDING"},
 	{context.DeadlineExceeded, codes.DeadlineExceeded, "OUTCOME_UNKNOWN"},
 	{context.Canceled, codes.Canceled, "OUTCOME_UNKNOWN"},
 }
@@ -79,6 +83,21 @@ func TestEachErrorGoesToItsStatusAndBack(t *testing.T) {
 				t.Errorf("%v came back from an item as %v", err, back)
 			}
 		}
+	}
+}
+
+// The error of an atomic batch names the item and stays the error that it is.
+func TestItemOfAnAtomicBatch(t *testing.T) {
+	t.Parallel()
+	s := StatusOf(&ItemError{3, &shard.RevisionError{Expected: 4, Actual: 5}})
+	info := infoOf(t, s)
+	if info.Reason != "REVISION_MISMATCH" || info.Metadata["item"] != "3" || info.Metadata["actual"] != "5" {
+		t.Errorf("got %v", info)
+	}
+	var item *ItemError
+	var revision *shard.RevisionError
+	if err := ErrorOf(s); !errors.As(err, &item) || item.Item != 3 || !errors.As(err, &revision) || revision.Actual != 5 {
+		t.Errorf("came back as %v", err)
 	}
 }
 

@@ -2,13 +2,9 @@ package transport
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
-	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 	"github.com/carillon-timers/carillon/raftfsm"
-	"github.com/carillon-timers/carillon/shard"
 )
 
 // timers serves carillon.v1.Timers.
@@ -17,8 +13,11 @@ type timers struct {
 	server *Server
 }
 
-func (t *timers) limits() limits {
-	return limits{payload: t.server.config.MaxPayloadBytes, now: t.server.config.Now()}
+func (t *timers) limits() limits { return t.server.limits() }
+
+func (s *Server) limits() limits {
+	c := &s.config
+	return limits{payload: c.MaxPayloadBytes, now: c.Now(), webhooks: c.Webhooks}
 }
 
 func (t *timers) shardOf(namespace, id string) int {
@@ -45,9 +44,11 @@ func (t *timers) ScheduleBatch(ctx context.Context, r *carillonv1.ScheduleBatchR
 		return nil, err
 	}
 	l := t.limits()
-	outcomes := t.server.applyEach(ctx, len(r.Items), func(i int) (*raftfsm.Command, error) {
-		return scheduleCommand(r.Items[i], l)
-	})
+	command := func(i int) (*raftfsm.Command, error) { return scheduleCommand(r.Items[i], l) }
+	if r.Atomic {
+		return t.scheduleAll(ctx, r, command)
+	}
+	outcomes := t.server.applyEach(ctx, len(r.Items), command)
 	results := make([]*carillonv1.ScheduleResult, len(outcomes))
 	for i, o := range outcomes {
 		if o.Err != nil {
@@ -59,6 +60,27 @@ func (t *timers) ScheduleBatch(ctx context.Context, r *carillonv1.ScheduleBatchR
 		results[i] = &carillonv1.ScheduleResult{Outcome: &carillonv1.ScheduleResult_Ok{Ok: ok}}
 	}
 	return &carillonv1.ScheduleBatchResponse{Results: results}, nil
+}
+
+// scheduleAll schedules an atomic batch.
+func (t *timers) scheduleAll(ctx context.Context, r *carillonv1.ScheduleBatchRequest, command func(i int) (*raftfsm.Command, error)) (*carillonv1.ScheduleBatchResponse, error) {
+	err := checkAtomic(r.Items, func(item *carillonv1.ScheduleRequest) (string, string) {
+		return item.GetTimer().GetNamespace(), item.GetTimer().GetId()
+	})
+	if err != nil {
+		return nil, err
+	}
+	results, err := t.server.applyAll(ctx, len(r.Items), command)
+	if err != nil {
+		return nil, err
+	}
+	resp := &carillonv1.ScheduleBatchResponse{}
+	for i, result := range results {
+		timer := r.Items[i].Timer
+		ok := scheduleResponse(result, t.shardOf(timer.Namespace, timer.Id))
+		resp.Results = append(resp.Results, &carillonv1.ScheduleResult{Outcome: &carillonv1.ScheduleResult_Ok{Ok: ok}})
+	}
+	return resp, nil
 }
 
 func (t *timers) Get(ctx context.Context, r *carillonv1.GetRequest) (*carillonv1.GetResponse, error) {
@@ -76,7 +98,11 @@ func (t *timers) List(ctx context.Context, r *carillonv1.ListRequest) (*carillon
 	if err := checkList(r); err != nil {
 		return nil, err
 	}
-	query := raftfsm.ListQuery{Namespace: namespaceOf(r.Namespace), Prefix: r.Prefix, After: r.Cursor, Limit: int(r.Limit)}
+	filter, err := readFilter(r.Filter)
+	if err != nil {
+		return nil, err
+	}
+	query := raftfsm.ListQuery{Namespace: namespaceOf(r.Namespace), Prefix: r.Prefix, After: r.Cursor, Limit: int(r.Limit), Filter: filter}
 	if query.Limit == 0 {
 		query.Limit = defaultPageItems
 	}
@@ -85,20 +111,38 @@ func (t *timers) List(ctx context.Context, r *carillonv1.ListRequest) (*carillon
 		return nil, err
 	}
 	resp := &carillonv1.ListResponse{}
-	more, size := page.More, 0
+	size := 0
 	for _, status := range page.Timers {
 		timer := timerStatus(status, t.shardOf(status.Record.Namespace, status.Record.ID))
 		size += timer.SizeVT()
-		if len(resp.Timers) > 0 && (size > maxMessageBytes || len(resp.Timers) == query.Limit) {
-			more = true
-			break
+		if n := len(resp.Timers); n > 0 && (size > maxMessageBytes || n == query.Limit) {
+			resp.NextCursor = resp.Timers[n-1].Timer.Id
+			return resp, nil
 		}
 		resp.Timers = append(resp.Timers, timer)
 	}
-	if n := len(resp.Timers); more && n > 0 {
-		resp.NextCursor = resp.Timers[n-1].Timer.Id
+	if page.More {
+		resp.NextCursor = page.Last
 	}
 	return resp, nil
+}
+
+// Count asks until all was looked at, as long as the call may last.
+func (t *timers) Count(ctx context.Context, r *carillonv1.CountRequest) (*carillonv1.CountResponse, error) {
+	if err := checkCountCall(r); err != nil {
+		return nil, err
+	}
+	filter, err := readFilter(r.Filter)
+	if err != nil {
+		return nil, err
+	}
+	count, err := t.server.backend.Count(ctx, raftfsm.ListQuery{
+		Namespace: namespaceOf(r.Namespace), Prefix: r.Prefix, Filter: filter, Count: true,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &carillonv1.CountResponse{Count: count}, nil
 }
 
 func (t *timers) Cancel(ctx context.Context, r *carillonv1.CancelRequest) (*carillonv1.CancelResponse, error) {
@@ -117,9 +161,11 @@ func (t *timers) CancelBatch(ctx context.Context, r *carillonv1.CancelBatchReque
 	if err := checkCancelBatch(r); err != nil {
 		return nil, err
 	}
-	outcomes := t.server.applyEach(ctx, len(r.Items), func(i int) (*raftfsm.Command, error) {
-		return cancelCommand(r.Items[i])
-	})
+	command := func(i int) (*raftfsm.Command, error) { return cancelCommand(r.Items[i]) }
+	if r.Atomic {
+		return t.cancelAll(ctx, r, command)
+	}
+	outcomes := t.server.applyEach(ctx, len(r.Items), command)
 	results := make([]*carillonv1.CancelResult, len(outcomes))
 	for i, o := range outcomes {
 		if o.Err != nil {
@@ -129,6 +175,23 @@ func (t *timers) CancelBatch(ctx context.Context, r *carillonv1.CancelBatchReque
 		results[i] = &carillonv1.CancelResult{Outcome: &carillonv1.CancelResult_Ok{Ok: cancelResponse(o.Result)}}
 	}
 	return &carillonv1.CancelBatchResponse{Results: results}, nil
+}
+
+// cancelAll cancels an atomic batch.
+func (t *timers) cancelAll(ctx context.Context, r *carillonv1.CancelBatchRequest, command func(i int) (*raftfsm.Command, error)) (*carillonv1.CancelBatchResponse, error) {
+	err := checkAtomic(r.Items, func(item *carillonv1.CancelRequest) (string, string) { return item.GetNamespace(), item.GetId() })
+	if err != nil {
+		return nil, err
+	}
+	results, err := t.server.applyAll(ctx, len(r.Items), command)
+	if err != nil {
+		return nil, err
+	}
+	resp := &carillonv1.CancelBatchResponse{}
+	for _, result := range results {
+		resp.Results = append(resp.Results, &carillonv1.CancelResult{Outcome: &carillonv1.CancelResult_Ok{Ok: cancelResponse(result)}})
+	}
+	return resp, nil
 }
 
 func (t *timers) Reschedule(ctx context.Context, r *carillonv1.RescheduleRequest) (*carillonv1.RescheduleResponse, error) {
@@ -141,66 +204,4 @@ func (t *timers) Reschedule(ctx context.Context, r *carillonv1.RescheduleRequest
 		return nil, err
 	}
 	return &carillonv1.RescheduleResponse{Due: moment(result.Due), Revision: int64(result.Revision)}, nil
-}
-
-func (s *Server) applyOne(ctx context.Context, cmd *raftfsm.Command) (raftfsm.Result, error) {
-	outcome := s.apply(ctx, []*raftfsm.Command{cmd})[0]
-	return outcome.Result, outcome.Err
-}
-
-// applyEach applies the commands that could be made, in their order; the others keep their own error.
-func (s *Server) applyEach(ctx context.Context, n int, command func(i int) (*raftfsm.Command, error)) []Outcome {
-	outcomes := make([]Outcome, n)
-	cmds := make([]*raftfsm.Command, 0, n)
-	places := make([]int, 0, n)
-	for i := range n {
-		cmd, err := command(i)
-		if err != nil {
-			outcomes[i].Err = err
-			continue
-		}
-		cmds, places = append(cmds, cmd), append(places, i)
-	}
-	if len(cmds) == 0 {
-		return outcomes
-	}
-	for i, outcome := range s.apply(ctx, cmds) {
-		outcomes[places[i]] = outcome
-	}
-	return outcomes
-}
-
-// apply asks the backend and makes sure of what it promises: an outcome for each command, an error for
-// each refusal.
-func (s *Server) apply(ctx context.Context, cmds []*raftfsm.Command) []Outcome {
-	outcomes := s.backend.Apply(ctx, cmds)
-	if len(outcomes) != len(cmds) {
-		panic(fmt.Sprintf("the backend answered %d of %d commands", len(outcomes), len(cmds)))
-	}
-	for i := range outcomes {
-		o := &outcomes[i]
-		if o.Err == nil {
-			o.Err = shard.ErrOf(o.Result)
-		}
-		if o.Err == nil {
-			continue
-		}
-		if revision, ok := errors.AsType[*shard.RevisionError](o.Err); ok && revision.Expected == 0 {
-			o.Err = &shard.RevisionError{Expected: expectedRevision(cmds[i]), Actual: revision.Actual}
-		}
-	}
-	return outcomes
-}
-
-// expectedRevision is what the client expected: the shard answers with the actual one alone.
-func expectedRevision(cmd *raftfsm.Command) uint64 {
-	switch kind := cmd.Kind.(type) {
-	case *logv1.Command_Schedule:
-		return kind.Schedule.ExpectedRevision
-	case *logv1.Command_Cancel:
-		return kind.Cancel.ExpectedRevision
-	case *logv1.Command_Reschedule:
-		return kind.Reschedule.ExpectedRevision
-	}
-	return 0
 }

@@ -22,17 +22,16 @@ import (
 type limits struct {
 	payload int       // bytes
 	now     time.Time // the wall clock
+	// webhooks is Config.Webhooks.
+	webhooks func(url string) (string, error)
 }
 
-func checkSchedule(r *carillonv1.ScheduleRequest, l limits) error {
+func checkSchedule(r *carillonv1.ScheduleRequest) error {
 	if err := known("ScheduleRequest", r); err != nil {
 		return err
 	}
 	if r.Timer == nil {
 		return invalid("timer", "(unset)", "must be set")
-	}
-	if err := checkTimer(r.Timer, l); err != nil {
-		return err
 	}
 	if _, ok := carillonv1.IfExists_name[int32(r.IfExists)]; !ok {
 		return invalid("if_exists", strconv.Itoa(int(r.IfExists)), "0 to 3")
@@ -49,150 +48,11 @@ func checkSchedule(r *carillonv1.ScheduleRequest, l limits) error {
 	return nil
 }
 
-func checkTimer(t *carillonv1.Timer, l limits) error {
-	if err := known("Timer", t); err != nil {
-		return err
-	}
-	if err := checkBuilt(t, l); err != nil {
-		return err
-	}
-	if err := checkKey(t.Namespace, t.Id); err != nil {
-		return err
-	}
-	if err := checkWhen(t.GetDue() != nil, t.GetDelay() != nil); err != nil {
-		return err
-	}
-	if err := checkTarget(t); err != nil {
-		return err
-	}
-	if len(t.Payload) > l.payload {
-		return invalid("payload", byteCount(len(t.Payload)), "at most "+byteCount(l.payload))
-	}
-	if err := checkAttributes(t); err != nil {
-		return err
-	}
-	if _, ok := carillonv1.Guarantee_name[int32(t.Guarantee)]; !ok {
-		return invalid("guarantee", strconv.Itoa(int(t.Guarantee)), "0 or 1")
-	}
-	return checkRetry(t.Retry)
-}
-
-// checkBuilt refuses what the contract has and this version has not.
-func checkBuilt(t *carillonv1.Timer, l limits) error {
-	switch {
-	case t.Repeat != nil:
-		if _, err := readRepeat(t.Repeat, l); err != nil {
-			return err
-		}
-		return &shard.NotSupportedError{Field: "repeat"}
-	case t.GetWebhook() != "":
-		return &shard.NotSupportedError{Field: "webhook"}
-	case t.Window != nil:
-		return &shard.NotSupportedError{Field: "window"}
-	case t.Expiry != nil:
-		return &shard.NotSupportedError{Field: "expiry"}
-	case t.Guarantee == carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE:
-		return &shard.NotSupportedError{Field: "guarantee"}
-	}
-	return nil
-}
-
 func checkWhen(due, delay bool) error {
 	if !due && !delay {
 		return invalid("due", "(unset)", "due or delay must be set")
 	}
 	return nil
-}
-
-func checkTarget(t *carillonv1.Timer) error {
-	if t.GetQueue() == "" { // a webhook that is not empty was refused before
-		return invalid("target", "(none)", "a queue must be set")
-	}
-	return checkName("queue", t.GetQueue(), raftfsm.MaxQueueBytes)
-}
-
-func checkAttributes(t *carillonv1.Timer) error {
-	if err := checkText("content_type", t.ContentType); err != nil {
-		return err
-	}
-	size := len(t.ContentType)
-	for _, part := range []struct {
-		field string
-		pairs map[string]string
-	}{{"headers", t.Headers}, {"labels", t.Labels}} {
-		for key, value := range part.pairs {
-			size += len(key) + len(value)
-			if key == "" {
-				return invalid(part.field, `""`, "keys must not be empty")
-			}
-			if err := checkText(part.field, key); err != nil {
-				return err
-			}
-			if err := checkText(part.field+"["+show(key)+"]", value); err != nil {
-				return err
-			}
-		}
-	}
-	if size > raftfsm.MaxAttributeBytes {
-		return invalid("headers", byteCount(size), "headers, labels and content_type together at most "+byteCount(raftfsm.MaxAttributeBytes))
-	}
-	return nil
-}
-
-func checkRetry(r *carillonv1.RetryPolicy) error {
-	if r == nil {
-		return nil
-	}
-	if err := known("RetryPolicy", r); err != nil {
-		return err
-	}
-	if r.MaxAttempts < 0 {
-		return invalid("retry.max_attempts", strconv.Itoa(int(r.MaxAttempts)), "not negative")
-	}
-	if r.MaxAttempts > 0 {
-		return &shard.NotSupportedError{Field: "retry.max_attempts"}
-	}
-	return nil
-}
-
-// retryPolicy checks the numbers of a policy and fills in the defaults.
-func retryPolicy(r *carillonv1.RetryPolicy) (raftfsm.RetryPolicy, error) {
-	p := raftfsm.RetryPolicy{
-		Lease:          raftfsm.DefaultLeaseMillis,
-		InitialBackoff: raftfsm.DefaultInitialBackoffMillis,
-		Multiplier:     raftfsm.DefaultMultiplier,
-	}
-	var err error
-	if d := r.GetLease(); d != nil {
-		p.Lease, err = boundedMillis("retry.lease", d, raftfsm.MinLeaseMillis, raftfsm.MaxLeaseMillis, "100 ms to 24 h")
-		if err != nil {
-			return p, err
-		}
-	}
-	if d := r.GetInitialBackoff(); d != nil {
-		p.InitialBackoff, err = boundedMillis("retry.initial_backoff", d, 1, raftfsm.MaxBackoffMillis, "1 ms to 24 h")
-		if err != nil {
-			return p, err
-		}
-	}
-	p.MaxBackoff = max(raftfsm.DefaultMaxBackoffMillis, p.InitialBackoff)
-	if d := r.GetMaxBackoff(); d != nil {
-		limit := fmt.Sprintf("initial_backoff (%d ms) to 24 h", p.InitialBackoff)
-		p.MaxBackoff, err = boundedMillis("retry.max_backoff", d, 1, raftfsm.MaxBackoffMillis, limit)
-		if err != nil {
-			return p, err
-		}
-		if p.MaxBackoff < p.InitialBackoff {
-			return p, invalid("retry.max_backoff", showSeconds(d.Seconds, d.Nanos), limit)
-		}
-	}
-	if m := r.GetMultiplier(); m != 0 {
-		if !(m >= 1 && m <= 100) { // also not a number
-			return p, invalid("retry.multiplier", strconv.FormatFloat(m, 'g', -1, 64), "1 to 100")
-		}
-		p.Multiplier = m
-	}
-	return p, nil
 }
 
 func checkScheduleBatch(r *carillonv1.ScheduleBatchRequest) error {
@@ -239,39 +99,14 @@ func checkList(r *carillonv1.ListRequest) error {
 	if err := checkPart("cursor", r.Cursor, raftfsm.MaxIDBytes); err != nil {
 		return err
 	}
-	if r.Limit < 0 || r.Limit > raftfsm.MaxPageItems {
-		return invalid("limit", strconv.Itoa(int(r.Limit)), fmt.Sprintf("0 to %d", raftfsm.MaxPageItems))
-	}
-	return nil
-}
-
-func checkCancel(r *carillonv1.CancelRequest) error {
-	if err := known("CancelRequest", r); err != nil {
-		return err
-	}
-	if err := checkKey(r.Namespace, r.Id); err != nil {
-		return err
-	}
-	if err := checkRequestID(r.RequestId); err != nil {
-		return err
-	}
-	return checkRevision(r.ExpectedRevision)
+	return checkLimit(r.Limit)
 }
 
 func checkReschedule(r *carillonv1.RescheduleRequest) error {
-	if err := known("RescheduleRequest", r); err != nil {
+	if err := checkChange("RescheduleRequest", r); err != nil {
 		return err
 	}
-	if err := checkKey(r.Namespace, r.Id); err != nil {
-		return err
-	}
-	if err := checkWhen(r.GetDue() != nil, r.GetDelay() != nil); err != nil {
-		return err
-	}
-	if err := checkRequestID(r.RequestId); err != nil {
-		return err
-	}
-	return checkRevision(r.ExpectedRevision)
+	return checkWhen(r.GetDue() != nil, r.GetDelay() != nil)
 }
 
 func checkWorkStart(s *carillonv1.WorkStart) error {
@@ -304,8 +139,16 @@ func checkWork(r *carillonv1.WorkRequest) error {
 	if err := checkCount("nacks", len(r.Nacks)); err != nil {
 		return err
 	}
+	if err := checkCount("returns", len(r.Returns)); err != nil {
+		return err
+	}
 	for i, b := range r.Acks {
 		if err := checkTokenSize("acks", i, b); err != nil {
+			return err
+		}
+	}
+	for i, b := range r.Returns {
+		if err := checkTokenSize("returns", i, b); err != nil {
 			return err
 		}
 	}

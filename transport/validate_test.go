@@ -27,7 +27,9 @@ func (h *harness) invoke(method string, request, response any) error {
 
 var testNow = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-func testLimits() limits { return limits{payload: raftfsm.DefaultPayloadBytes, now: testNow} }
+func testLimits() limits {
+	return limits{payload: raftfsm.DefaultPayloadBytes, now: testNow, webhooks: testWebhooks(nil)}
+}
 
 // fieldOf is the field that an error names, with its kind; empty for nil.
 func fieldOf(t *testing.T, err error) string {
@@ -109,17 +111,24 @@ var retryCases = []scheduleCase{
 	{"multiplier below 1", "retry.multiplier", onRetry(func(p *carillonv1.RetryPolicy) { p.Multiplier = 0.5 })},
 	{"multiplier no number", "retry.multiplier", onRetry(func(p *carillonv1.RetryPolicy) { p.Multiplier = math.NaN() })},
 	{"multiplier infinite", "retry.multiplier", onRetry(func(p *carillonv1.RetryPolicy) { p.Multiplier = math.Inf(1) })},
-	{"attempts", "not supported: retry.max_attempts", onRetry(func(p *carillonv1.RetryPolicy) { p.MaxAttempts = 3 })},
+	{"attempts", "", onRetry(func(p *carillonv1.RetryPolicy) { p.MaxAttempts = 1_000_000 })},
+	{"too many attempts", "retry.max_attempts", onRetry(func(p *carillonv1.RetryPolicy) { p.MaxAttempts = 1_000_001 })},
 	{"negative attempts", "retry.max_attempts", onRetry(func(p *carillonv1.RetryPolicy) { p.MaxAttempts = -1 })},
 }
 
 var otherCases = []scheduleCase{
-	{"repeat", "not supported: repeat", onTimer(func(x *carillonv1.Timer) { x.Repeat = cronRepeat("0 9 * * *") })},
-	{"repeat without a rule", "repeat", onTimer(func(x *carillonv1.Timer) { x.Repeat = &carillonv1.Repeat{} })},
-	{"webhook", "not supported: webhook", onTimer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Webhook{Webhook: "https://example.com"} })},
-	{"window", "not supported: window", onTimer(func(x *carillonv1.Timer) { x.Window = seconds(1) })},
-	{"expiry", "not supported: expiry", onTimer(func(x *carillonv1.Timer) { x.Expiry = timestamppb.New(testNow) })},
-	{"at most once", "not supported: guarantee", onTimer(func(x *carillonv1.Timer) { x.Guarantee = carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE })},
+	{"webhook", "", onTimer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Webhook{Webhook: "https://example.com"} })},
+	{"webhook at home", "webhook", onTimer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Webhook{Webhook: "https://127.0.0.1/"} })},
+	{"window", "", onTimer(func(x *carillonv1.Timer) { x.Window = seconds(86_400) })},
+	{"long window", "window", onTimer(func(x *carillonv1.Timer) { x.Window = seconds(86_400.1) })},
+	{"negative window", "window", onTimer(func(x *carillonv1.Timer) { x.Window = seconds(-1) })},
+	{"expiry", "", onTimer(func(x *carillonv1.Timer) { x.Expiry = timestamppb.New(testNow.Add(61 * time.Second)) })},
+	{"expiry at the due time", "expiry", onTimer(func(x *carillonv1.Timer) { x.Expiry = timestamppb.New(testNow.Add(60 * time.Second)) })},
+	{"expiry too far", "expiry", onTimer(func(x *carillonv1.Timer) { x.Expiry = timestamppb.New(testNow.AddDate(101, 0, 0)) })},
+	{"at most once", "", onTimer(func(x *carillonv1.Timer) { x.Guarantee = carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE })},
+	{"at most once, twice", "retry.max_attempts", func(r *carillonv1.ScheduleRequest) {
+		r.Timer.Guarantee, r.Timer.Retry = carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE, &carillonv1.RetryPolicy{MaxAttempts: 2}
+	}},
 	{"at least once", "", onTimer(func(x *carillonv1.Timer) { x.Guarantee = carillonv1.Guarantee_GUARANTEE_AT_LEAST_ONCE })},
 	{"unknown guarantee", "guarantee", onTimer(func(x *carillonv1.Timer) { x.Guarantee = 9 })},
 	{"unknown if_exists", "if_exists", func(r *carillonv1.ScheduleRequest) { r.IfExists = 4 }},
@@ -132,9 +141,60 @@ var otherCases = []scheduleCase{
 	}},
 }
 
+// onRepeat changes a repeat of each ten minutes whose timer has no due time of its own.
+func onRepeat(change func(*carillonv1.Repeat)) func(*carillonv1.ScheduleRequest) {
+	return func(r *carillonv1.ScheduleRequest) {
+		r.Timer.When, r.Timer.Repeat = nil, everyRepeat(10*time.Minute)
+		change(r.Timer.Repeat)
+	}
+}
+
+var repeatCases = []scheduleCase{
+	{"repeat", "", onTimer(func(x *carillonv1.Timer) { x.Repeat = cronRepeat("0 9 * * *") })},
+	{"repeat without a rule", "repeat", onTimer(func(x *carillonv1.Timer) { x.Repeat = &carillonv1.Repeat{} })},
+	{"repeat without a due time", "", onRepeat(func(*carillonv1.Repeat) {})},
+	{"repeat that has ended", "end", onRepeat(func(p *carillonv1.Repeat) { p.End = timestamppb.New(testNow) })},
+	{"repeat due after its end", "delay", onTimer(func(x *carillonv1.Timer) {
+		x.Repeat = everyRepeat(time.Second)
+		x.Repeat.End = timestamppb.New(testNow)
+	})},
+	{"repeat due before its start", "due", onTimer(func(x *carillonv1.Timer) {
+		x.When, x.Repeat = &carillonv1.Timer_Due{Due: timestamppb.New(testNow)}, everyRepeat(time.Second)
+		x.Repeat.Start = timestamppb.New(testNow.Add(1))
+	})},
+	{"expiry before the first due time", "expiry", func(r *carillonv1.ScheduleRequest) {
+		onRepeat(func(*carillonv1.Repeat) {})(r)
+		r.Timer.Expiry = timestamppb.New(testNow.Add(10 * time.Minute))
+	}},
+	{"misfire", "misfire", onRepeat(func(p *carillonv1.Repeat) { p.Misfire = 4 })},
+	{"catch-up", "", onRepeat(func(p *carillonv1.Repeat) { p.Misfire, p.MaxCatchUp = carillonv1.Misfire_MISFIRE_ALL, 1000 })},
+	{"too much catch-up", "max_catch_up", onRepeat(func(p *carillonv1.Repeat) { p.Misfire, p.MaxCatchUp = carillonv1.Misfire_MISFIRE_ALL, 1001 })},
+	{"catch-up of none", "max_catch_up", onRepeat(func(p *carillonv1.Repeat) { p.MaxCatchUp = 1 })},
+	{"lateness", "", onRepeat(func(p *carillonv1.Repeat) { p.MaxLateness = seconds(1) })},
+	{"no lateness", "max_lateness", onRepeat(func(p *carillonv1.Repeat) { p.MaxLateness = seconds(0) })},
+	{"overlap", "overlap", onRepeat(func(p *carillonv1.Repeat) { p.Overlap = 4 })},
+	{"overlap with a fixed delay", "overlap", onRepeat(func(p *carillonv1.Repeat) { p.FixedDelay, p.Overlap = true, carillonv1.Overlap_OVERLAP_ONE })},
+	{"max count", "max_count", onRepeat(func(p *carillonv1.Repeat) { p.MaxCount = -1 })},
+	{"children", "", childrenOf("x")},
+	{"children of a tag", "", childrenOf("{a}" + strings.Repeat("b", 236))},
+	{"children of a tag, too long", "id", childrenOf("{a}" + strings.Repeat("b", 237))},
+	{"children of a long ID", "", childrenOf(strings.Repeat("b", 237))},
+	{"children of a longer ID", "id", childrenOf(strings.Repeat("b", 238))},
+	{"children of an open brace", "", childrenOf("a{b")},
+	{"children of a closed brace", "id", childrenOf("a}b")},
+	{"children of empty braces", "id", childrenOf("{}b")},
+}
+
+func childrenOf(id string) func(*carillonv1.ScheduleRequest) {
+	return func(r *carillonv1.ScheduleRequest) {
+		onRepeat(func(p *carillonv1.Repeat) { p.Overlap = carillonv1.Overlap_OVERLAP_ALLOW })(r)
+		r.Timer.Id = id
+	}
+}
+
 func TestScheduleChecks(t *testing.T) {
 	t.Parallel()
-	for _, c := range slices.Concat(timerCases, retryCases, otherCases) {
+	for _, c := range slices.Concat(timerCases, retryCases, otherCases, repeatCases) {
 		r := &carillonv1.ScheduleRequest{Timer: goodTimer("x")}
 		c.change(r)
 		_, err := scheduleCommand(r, testLimits())
@@ -155,9 +215,9 @@ func TestOtherChecks(t *testing.T) {
 	}{
 		"get":                 {checkGet(&carillonv1.GetRequest{Id: "x"}), ""},
 		"get without ID":      {checkGet(&carillonv1.GetRequest{}), "id"},
-		"cancel":              {checkCancel(&carillonv1.CancelRequest{Id: "x", ExpectedRevision: 3, RequestId: "r"}), ""},
-		"cancel revision":     {checkCancel(&carillonv1.CancelRequest{Id: "x", ExpectedRevision: -3}), "expected_revision"},
-		"cancel request":      {checkCancel(&carillonv1.CancelRequest{Id: "x", RequestId: "\xff"}), "request_id"},
+		"cancel":              {checkChange("CancelRequest", &carillonv1.CancelRequest{Id: "x", ExpectedRevision: 3, RequestId: "r"}), ""},
+		"cancel revision":     {checkChange("CancelRequest", &carillonv1.CancelRequest{Id: "x", ExpectedRevision: -3}), "expected_revision"},
+		"cancel request":      {checkChange("CancelRequest", &carillonv1.CancelRequest{Id: "x", RequestId: "\xff"}), "request_id"},
 		"reschedule":          {reschedule(&carillonv1.RescheduleRequest{Id: "x", When: minute}), ""},
 		"reschedule no time":  {reschedule(&carillonv1.RescheduleRequest{Id: "x"}), "due"},
 		"reschedule no ID":    {reschedule(&carillonv1.RescheduleRequest{When: minute}), "id"},
@@ -209,6 +269,17 @@ func TestUnknownFieldsAreRefused(t *testing.T) {
 		{"Timers/Cancel", "CancelRequest", &carillonv1.CancelRequest{Id: "x"}},
 		{"Timers/CancelBatch", "CancelBatchRequest", &carillonv1.CancelBatchRequest{}},
 		{"Timers/Reschedule", "RescheduleRequest", &carillonv1.RescheduleRequest{Id: "x"}},
+		{"Timers/Pause", "PauseRequest", &carillonv1.PauseRequest{Id: "x"}},
+		{"Timers/Resume", "ResumeRequest", &carillonv1.ResumeRequest{Id: "x"}},
+		{"Timers/FireNow", "FireNowRequest", &carillonv1.FireNowRequest{Id: "x"}},
+		{"Timers/Explain", "ExplainRequest", &carillonv1.ExplainRequest{Id: "x"}},
+		{"Timers/Count", "CountRequest", &carillonv1.CountRequest{}},
+		{"Timers/Preview", "PreviewRequest", &carillonv1.PreviewRequest{}},
+		{"Deliveries/ExtendLease", "ExtendLeaseRequest", &carillonv1.ExtendLeaseRequest{}},
+		{"Deliveries/ListDeadLetters", "ListDeadLettersRequest", &carillonv1.ListDeadLettersRequest{}},
+		{"Deliveries/Redrive", "RedriveRequest", &carillonv1.RedriveRequest{}},
+		{"Deliveries/Purge", "PurgeRequest", &carillonv1.PurgeRequest{}},
+		{"Cluster/Forecast", "ForecastRequest", &carillonv1.ForecastRequest{}},
 		{"Deliveries/Ack", "AckRequest", &carillonv1.AckRequest{}},
 		{"Deliveries/Nack", "NackRequest", &carillonv1.NackRequest{}},
 		{"Cluster/Status", "StatusRequest", &carillonv1.StatusRequest{}},

@@ -27,7 +27,7 @@ var (
 // workStream is the server's side of a Work call.
 type workStream = grpc.BidiStreamingServer[carillonv1.WorkRequest, carillonv1.WorkResponse]
 
-// work is one Work stream. Its handler waits; a reader, a sender and a few answerers do the work.
+// work is one Work stream. Its handler waits; a reader, a sender, a few answerers and an extender do the work.
 type work struct {
 	server *Server         // set before sharing
 	stream workStream      // set before sharing; the reader receives, the sender sends
@@ -36,9 +36,11 @@ type work struct {
 	room   chan struct{}   // set before sharing; holds a signal when answers were sent
 	worker string          // set by the reader before the sender starts
 	sub    *subscriber     // set by the reader before the sender starts
+	// unsent is what the sender had taken and could not send; read when it has ended.
+	unsent []executor.Delivery
 	// inSend is odd while the sender is inside Send.
 	inSend atomic.Uint64
-	// threads counts the reader, the sender and the answerers.
+	// threads counts the reader, the sender, the answerers and the extender.
 	threads sync.WaitGroup
 
 	mu sync.Mutex
@@ -58,6 +60,9 @@ type work struct {
 	// by mu.
 	settled   []*carillonv1.Settled
 	unsettled int
+	// extensions were read and wait for the extender, which runs if extending is true; guarded by mu.
+	extensions []extension
+	extending  bool
 }
 
 func newWork(s *Server, stream workStream) *work {
@@ -206,7 +211,10 @@ func (w *work) accept(msg *carillonv1.WorkRequest) error {
 	if err := checkWork(msg); err != nil {
 		return err
 	}
-	if n := len(msg.Acks) + len(msg.Nacks); n > 0 {
+	if err := w.extend(msg.Extends); err != nil {
+		return err
+	}
+	if n := len(msg.Acks) + len(msg.Nacks) + len(msg.Returns); n > 0 {
 		answers, tokens, err := w.parse(msg, n)
 		if err != nil {
 			return err
@@ -256,6 +264,7 @@ func (w *work) send() error {
 		due = due || ticked(beat)
 		if len(batch) > 0 || len(settled) > 0 || due {
 			if err := out.send(batch, settled, due); err != nil {
+				w.unsent = batch[out.sent:]
 				return err
 			}
 			due = false
@@ -291,7 +300,7 @@ func ticked(t *time.Ticker) bool {
 	}
 }
 
-// register remembers what was taken until it is answered.
+// register remembers what was taken until it is answered. What is at-most-once is settled already.
 func (w *work) register(batch []executor.Delivery) {
 	if len(batch) == 0 {
 		return
@@ -299,7 +308,9 @@ func (w *work) register(batch []executor.Delivery) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, d := range batch {
-		w.unanswered[d.Token] = d.LeaseEnd
+		if !d.Record.Extra.GetAtMostOnce() {
+			w.unanswered[d.Token] = d.LeaseEnd
+		}
 	}
 }
 
@@ -311,6 +322,7 @@ type outbox struct {
 	slots  [takeMax]carillonv1.Delivery
 	list   []*carillonv1.Delivery
 	tokens []byte
+	sent   int // deliveries of the batch
 }
 
 func newOutbox(w *work) *outbox {
@@ -325,7 +337,7 @@ func (o *outbox) send(batch []executor.Delivery, settled []*carillonv1.Settled, 
 		msg.Heartbeat = &carillonv1.Heartbeat{Now: moment(server.config.Now().UnixMilli())}
 	}
 	size := 0
-	o.list, o.tokens = o.list[:0], o.tokens[:0]
+	o.list, o.tokens, o.sent = o.list[:0], o.tokens[:0], 0
 	for i, d := range batch {
 		one := &o.slots[i]
 		o.tokens = deliveryOf(one, d, o.tokens)
@@ -340,7 +352,9 @@ func (o *outbox) send(batch []executor.Delivery, settled []*carillonv1.Settled, 
 		size += n
 	}
 	err := o.transmit(msg)
-	clear(batch) // the records may go
+	if err == nil {
+		clear(batch) // the records may go
+	}
 	return err
 }
 
@@ -350,6 +364,7 @@ func (o *outbox) transmit(msg *carillonv1.WorkResponse) error {
 	err := o.work.stream.Send(msg)
 	o.work.inSend.Add(1)
 	if err == nil {
+		o.sent += len(msg.Deliveries)
 		o.work.server.counts.sent.Add(uint64(len(msg.Deliveries)))
 		o.work.sentSettled(len(msg.Settled))
 	}

@@ -1,0 +1,117 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+	"github.com/carillon-timers/carillon/raftfsm"
+)
+
+// A worker returns what it has not begun, refuses for good, and asks for more time.
+func TestWorkReturnsRefusesAndExtends(t *testing.T) {
+	t.Parallel()
+	extended := make(chan []int64, 1)
+	backend := &fakeBackend{onExtend: func(tokens []raftfsm.Token, leases []int64) ([]int64, error) {
+		extended <- leases
+		return make([]int64, len(tokens)), nil
+	}}
+	h := serve(t, testConfig(), backend)
+	src := newSource(0)
+	w := h.work("q", 3)
+	src.add(h.server.Hub(), queueNamed("q"), 0, 3)
+	got := w.take(3)
+	w.send(&carillonv1.WorkRequest{
+		Returns: [][]byte{got[0].Token}, Nacks: []*carillonv1.Nack{{Token: got[1].Token, Error: "never", Dead: true}},
+		Extends: []*carillonv1.Extend{{Token: got[2].Token, Lease: durationpb.New(time.Minute)}, {Token: []byte("none of ours")}},
+	})
+	if settled := w.settled(2); settled[0].Outcome != carillonv1.SettleOutcome_SETTLE_OUTCOME_DONE || settled[1].Outcome != carillonv1.SettleOutcome_SETTLE_OUTCOME_DONE {
+		t.Errorf("got %v", settled)
+	}
+	if leases := <-extended; len(leases) != 1 || leases[0] != 60_000 {
+		t.Errorf("extended by %v", leases)
+	}
+	for _, cmd := range backend.applied() {
+		switch r := cmd.GetRetry(); r.Id {
+		case got[0].Id:
+			if !r.Returned || r.Dead {
+				t.Errorf("returned as %v", r)
+			}
+		case got[1].Id:
+			if r.Returned || !r.Dead || r.Error != "never" {
+				t.Errorf("refused as %v", r)
+			}
+		}
+	}
+}
+
+// The last attempt is marked; what is at-most-once has no lease, and is not given back when the stream breaks.
+func TestLastAndAtMostOnce(t *testing.T) {
+	t.Parallel()
+	backend := &fakeBackend{}
+	h := serve(t, testConfig(), backend)
+	src := newSource(0)
+	q := queueNamed("q")
+	src.ready[q] = []*raftfsm.Record{
+		{Namespace: "default", ID: "last", Queue: "q", Attempt: 2, Retry: raftfsm.RetryPolicy{MaxAttempts: 3}},
+		{Namespace: "default", ID: "first", Queue: "q", Attempt: 1, Retry: raftfsm.RetryPolicy{MaxAttempts: 3}},
+		{Namespace: "default", ID: "once", Queue: "q", Extra: &logv1.Extra{AtMostOnce: true}},
+	}
+	h.server.Hub().Ready(src, q)
+	w := h.work("q", 3)
+	got := w.take(3)
+	if !got[0].Last || got[1].Last || got[2].Last {
+		t.Errorf("last: %v %v %v", got[0].Last, got[1].Last, got[2].Last)
+	}
+	if got[0].LeaseEnd == nil || got[2].LeaseEnd != nil || got[2].Guarantee != carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE {
+		t.Errorf("got %v", got[2])
+	}
+	w.cancel()
+	h.stop()
+	var given []string
+	for _, cmd := range backend.applied() {
+		given = append(given, cmd.GetRetry().Id)
+	}
+	slices.Sort(given)
+	if !slices.Equal(given, []string{"first", "last"}) {
+		t.Errorf("given back: %v", given)
+	}
+}
+
+// What was taken and could not be sent comes back without an attempt that counts.
+func TestUnsentIsReturned(t *testing.T) {
+	t.Parallel()
+	backend := &fakeBackend{}
+	s := NewServer(testConfig(), backend)
+	w := newWork(s, &brokenStream{ctx: t.Context()})
+	w.worker, w.sub = "w", s.hub.subscribe(queueNamed("q"))
+	s.hub.grant(w.sub, 10)
+	newSource(0).add(s.hub, queueNamed("q"), 0, 2)
+	if err := w.send(); !errors.Is(err, io.ErrClosedPipe) {
+		t.Fatalf("got %v", err)
+	}
+	if err := w.giveBack(); err != nil {
+		t.Fatal(err)
+	}
+	got := backend.applied()
+	if len(got) != 2 || !got[0].GetRetry().Returned || !got[1].GetRetry().Returned {
+		t.Errorf("got %v", got)
+	}
+}
+
+// brokenStream is a stream on which nothing can be sent.
+type brokenStream struct {
+	workStream
+	ctx context.Context
+}
+
+func (b *brokenStream) Context() context.Context { return b.ctx }
+
+func (*brokenStream) Send(*carillonv1.WorkResponse) error { return io.ErrClosedPipe }

@@ -1,0 +1,108 @@
+package transport
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/shard"
+)
+
+// This file brings commands to the backend and sees to it that each has an outcome.
+
+func (s *Server) applyOne(ctx context.Context, cmd *raftfsm.Command) (raftfsm.Result, error) {
+	outcome := s.apply(ctx, []*raftfsm.Command{cmd})[0]
+	return outcome.Result, outcome.Err
+}
+
+// applyEach applies the commands that could be made, in their order; the others keep their own error.
+func (s *Server) applyEach(ctx context.Context, n int, command func(i int) (*raftfsm.Command, error)) []Outcome {
+	outcomes := make([]Outcome, n)
+	cmds := make([]*raftfsm.Command, 0, n)
+	places := make([]int, 0, n)
+	for i := range n {
+		cmd, err := command(i)
+		if err != nil {
+			outcomes[i].Err = err
+			continue
+		}
+		cmds, places = append(cmds, cmd), append(places, i)
+	}
+	if len(cmds) == 0 {
+		return outcomes
+	}
+	for i, outcome := range s.apply(ctx, cmds) {
+		outcomes[places[i]] = outcome
+	}
+	return outcomes
+}
+
+// applyAll applies all commands, which are for one shard, or none: the error is that of the first that fails.
+func (s *Server) applyAll(ctx context.Context, n int, command func(i int) (*raftfsm.Command, error)) ([]raftfsm.Result, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	cmds := make([]*raftfsm.Command, n)
+	for i := range n {
+		var err error
+		if cmds[i], err = command(i); err != nil {
+			return nil, atItem(i, err)
+		}
+	}
+	outcome := s.backend.Apply(ctx, []*raftfsm.Command{{Kind: &logv1.Command_Atomic{Atomic: &logv1.Atomic{Commands: cmds}}}})[0]
+	if outcome.Err == nil && outcome.Code == raftfsm.OK {
+		if len(outcome.Items) != n {
+			panic(fmt.Sprintf("the backend answered %d of %d commands of an atomic batch", len(outcome.Items), n))
+		}
+		return outcome.Items, nil
+	}
+	if outcome.Code == raftfsm.OK || outcome.Code == raftfsm.StaleEpoch { // it did not come so far
+		return nil, refusalOf(cmds[0], outcome)
+	}
+	item := min(int(outcome.Answer), n-1)
+	return nil, atItem(item, refusalOf(cmds[item], outcome))
+}
+
+// apply asks the backend and makes sure of what it promises: an outcome for each command, an error for
+// each refusal.
+func (s *Server) apply(ctx context.Context, cmds []*raftfsm.Command) []Outcome {
+	outcomes := s.backend.Apply(ctx, cmds)
+	if len(outcomes) != len(cmds) {
+		panic(fmt.Sprintf("the backend answered %d of %d commands", len(outcomes), len(cmds)))
+	}
+	for i := range outcomes {
+		outcomes[i].Err = refusalOf(cmds[i], outcomes[i])
+	}
+	return outcomes
+}
+
+// refusalOf is the error of an outcome, nil if there is none. A shard answers with the actual revision alone; the one that
+// the client expected is in the command.
+func refusalOf(cmd *raftfsm.Command, o Outcome) error {
+	err := o.Err
+	if err == nil {
+		err = shard.ErrOf(o.Result)
+	}
+	if revision, ok := errors.AsType[*shard.RevisionError](err); ok && revision.Expected == 0 {
+		return &shard.RevisionError{Expected: expectedRevision(cmd), Actual: revision.Actual}
+	}
+	return err
+}
+
+func expectedRevision(cmd *raftfsm.Command) uint64 {
+	switch kind := cmd.Kind.(type) {
+	case *logv1.Command_Schedule:
+		return kind.Schedule.ExpectedRevision
+	case *logv1.Command_Cancel:
+		return kind.Cancel.ExpectedRevision
+	case *logv1.Command_Reschedule:
+		return kind.Reschedule.ExpectedRevision
+	case *logv1.Command_Pause:
+		return kind.Pause.ExpectedRevision
+	case *logv1.Command_Resume:
+		return kind.Resume.ExpectedRevision
+	}
+	return 0
+}
