@@ -258,7 +258,8 @@ type Move struct {
 }
 
 // Reschedule moves a pending timer to a new due time and keeps everything else; a repeat goes on from there on its grid, and
-// a paused timer stays paused. A timer that is not pending any more is ErrNotFound; the other errors are those of Schedule.
+// a paused timer stays paused. A finished timer is ErrNotPending while it is retained, an unknown one ErrNotFound; the other
+// errors are those of Schedule.
 func (c *Client) Reschedule(ctx context.Context, id string, m Move) (Scheduled, error) {
 	if m.RequestID == "" {
 		m.RequestID = newRequestID()

@@ -65,7 +65,9 @@ func newRootCommand() *cobra.Command {
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable.`,
 		Example: `  carillon dev                                            # a cluster in one process, no set-up
   carillon schedule hello --in 2s --queue demo --data hi
-  carillon work demo                                      # print what falls due`,
+  carillon work demo                                      # print what falls due
+  carillon schedule tick --every 5s --queue demo          # again and again
+  carillon explain tick                                   # its life so far`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 	}
@@ -90,8 +92,8 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable.`,
 var groups = map[string]string{
 	"dev": "run", "server": "run",
 	"schedule": "timers", "get": "timers", "cancel": "timers", "reschedule": "timers", "list": "timers", "work": "timers",
-	"preview": "timers",
-	"cluster": "look", "bench": "look",
+	"preview": "timers", "pause": "timers", "resume": "timers", "fire": "timers", "explain": "timers", "count": "timers", "dead": "timers",
+	"cluster": "look", "bench": "look", "forecast": "look",
 }
 
 // oneLine keeps an error on its line.

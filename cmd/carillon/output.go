@@ -12,8 +12,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/pflag"
-
-	"github.com/carillon-timers/carillon/client"
 )
 
 // format is the value of -o.
@@ -181,36 +179,6 @@ func shortPairs(m map[string]string) string {
 	return strings.Join(list, " ")
 }
 
-// timerJSON is a timer in JSON; the names are those of the contract. A payload that is no text is in payload_base64.
-type timerJSON struct {
-	Namespace     string            `json:"namespace"`
-	ID            string            `json:"id"`
-	State         string            `json:"state"`
-	Due           string            `json:"due"`
-	NextDue       string            `json:"next_due,omitempty"`
-	Queue         string            `json:"queue,omitempty"`
-	Payload       *string           `json:"payload,omitempty"`
-	PayloadBase64 []byte            `json:"payload_base64,omitempty"`
-	ContentType   string            `json:"content_type,omitempty"`
-	Headers       map[string]string `json:"headers,omitempty"`
-	Labels        map[string]string `json:"labels,omitempty"`
-	Revision      int64             `json:"revision"`
-	Attempt       int               `json:"attempt"`
-	Created       string            `json:"created,omitempty"`
-	LastError     string            `json:"last_error,omitempty"`
-	Shard         int               `json:"shard"`
-}
-
-func timerOf(t client.TimerStatus) timerJSON {
-	j := timerJSON{
-		Namespace: t.Namespace, ID: t.ID, State: t.State.String(), Due: stamp(t.Due), NextDue: stamp(t.NextDue),
-		Queue: t.Queue, ContentType: t.ContentType, Headers: t.Headers, Labels: t.Labels, Revision: t.Revision,
-		Attempt: t.Attempt, Created: stamp(t.Created), LastError: t.LastError, Shard: t.Shard,
-	}
-	j.Payload, j.PayloadBase64 = payloadOf(t.Payload)
-	return j
-}
-
 // payloadOf splits a payload into text or bytes, for JSON.
 func payloadOf(payload []byte) (text *string, raw []byte) {
 	if len(payload) == 0 {
@@ -221,28 +189,4 @@ func payloadOf(payload []byte) (text *string, raw []byte) {
 	}
 	s := string(payload)
 	return &s, nil
-}
-
-func timerRows(t client.TimerStatus, now time.Time) []row {
-	rows := []row{
-		{"id", shown(t.ID)},
-		{"namespace", t.Namespace},
-		{"state", t.State.String()},
-		{"due", when(t.Due, now)},
-		{"queue", shown(t.Queue)},
-		{"payload", shownPayload(t.Payload)},
-		{"content type", shown(t.ContentType)},
-		{"headers", pairs(t.Headers)},
-		{"labels", pairs(t.Labels)},
-		{"failed attempts", fmt.Sprint(t.Attempt)},
-	}
-	if t.State == client.Pending && !t.NextDue.Equal(t.Due) {
-		rows = append(rows, row{"next attempt", when(t.NextDue, now)})
-	}
-	return append(rows,
-		row{"last error", shown(t.LastError)},
-		row{"created", when(t.Created, now)},
-		row{"revision", fmt.Sprint(t.Revision)},
-		row{"shard", fmt.Sprint(t.Shard)},
-	)
 }

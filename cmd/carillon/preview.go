@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/carillon-timers/carillon/client"
 )
@@ -18,11 +17,10 @@ var _ = register(newPreviewCommand)
 // previewFlags are the flags of preview.
 type previewFlags struct {
 	connection
-	output            format
-	cron, zone, every string
-	from, start, end  string
-	fixedDelay        bool
-	count             int
+	ruleFlags
+	output format
+	from   string
+	count  int
 }
 
 func newPreviewCommand() *cobra.Command {
@@ -46,22 +44,12 @@ change of the clock skips are due once, together, right afterwards; a local time
 		RunE: func(cmd *cobra.Command, _ []string) error { return p.run(cmd) },
 	}
 	f := cmd.Flags()
-	p.ruleFlags(f)
-	f.StringVar(&p.from, "from", "", "show what is due after this `instant`, RFC 3339 (default now)")
+	p.ruleFlags.flags(f, "--from")
+	f.StringVar(&p.from, "from", "", "show what is due after this `instant`, RFC 3339 or a time from now (default now)")
 	f.IntVar(&p.count, "count", 10, "show this `number` of due times, at most 1000")
 	p.connection.flags(f)
 	p.output.flag(f, formatTable)
 	return cmd
-}
-
-// ruleFlags say what is repeated.
-func (p *previewFlags) ruleFlags(f *pflag.FlagSet) {
-	f.StringVar(&p.cron, "cron", "", "repeat by a cron `expression`: \"0 9 * * 1-5\", @daily")
-	f.StringVar(&p.zone, "zone", "", "the IANA time `zone` of --cron: Europe/Berlin (default UTC)")
-	f.StringVar(&p.every, "every", "", "repeat each `time`, to the millisecond: 1500ms, 5s, 1h30m, 2d, 1w")
-	f.StringVar(&p.start, "start", "", "the earliest `instant`, RFC 3339; --every counts from it (default --from)")
-	f.StringVar(&p.end, "end", "", "the latest `instant`, RFC 3339")
-	f.BoolVar(&p.fixedDelay, "fixed-delay", false, "count --every from the ack of the delivery before")
 }
 
 func (p *previewFlags) run(cmd *cobra.Command) error {
@@ -80,38 +68,19 @@ func (p *previewFlags) run(cmd *cobra.Command) error {
 
 // query builds the question from the flags.
 func (p *previewFlags) query(cmd *cobra.Command) (q client.PreviewQuery, err error) {
-	cron, every := cmd.Flags().Changed("cron"), cmd.Flags().Changed("every")
-	switch {
-	case !cron && !every:
+	if f := cmd.Flags(); !f.Changed("cron") && !f.Changed("every") {
 		return q, usagef("--cron or --every is needed")
-	case cron && every:
-		return q, usagef("--cron %s and --every %s: only one can be given", p.cron, p.every)
-	case cron && p.cron == "":
-		return q, usagef("--cron must not be empty")
-	case every:
-		if q.Every, err = parseDuration(p.every); err != nil {
-			return q, usagef("--every %q is not valid: a duration is needed, as 1500ms, 5s, 1h30m, 2d or 1w, at most 100 years", p.every)
-		}
-		if q.Every <= 0 {
-			return q, usagef("--every %s is not valid: must be positive", p.every)
-		}
+	}
+	now := time.Now()
+	if q.Repeat, err = p.rule(cmd.Flags(), now); err != nil {
+		return q, err
 	}
 	if p.count < 1 || p.count > 1000 {
 		return q, usagef("--count %d is not valid: 1 to 1000", p.count)
 	}
-	q.Cron, q.Zone, q.FixedDelay, q.Count = p.cron, p.zone, p.fixedDelay, p.count
-	for _, flag := range []struct {
-		name, text string
-		to         *time.Time
-	}{{"from", p.from, &q.From}, {"start", p.start, &q.Start}, {"end", p.end, &q.End}} {
-		if flag.text == "" {
-			continue
-		}
-		if *flag.to, err = time.Parse(time.RFC3339Nano, flag.text); err != nil {
-			return q, usagef("--%s %q is not valid: an RFC 3339 instant is needed, as 2030-01-31T08:00:00Z", flag.name, flag.text)
-		}
-	}
-	return q, nil
+	q.Count = p.count
+	q.From, err = parseInstant("from", p.from, now)
+	return q, err
 }
 
 // previewJSON is the answer of preview in JSON.

@@ -30,9 +30,11 @@ func (w *whenFlags) flags(f *pflag.FlagSet) {
 	f.StringVar(&w.at, "at", "", "due at this `instant`, RFC 3339: 2030-01-31T08:00:00Z; one in the past fires at once")
 }
 
-// parse returns the due time or the delay; exactly one of the flags must be set.
-func (w *whenFlags) parse() (due time.Time, after time.Duration, err error) {
+// parse returns the due time or the delay; exactly one of the flags must be set, or none if there is a repeat.
+func (w *whenFlags) parse(repeat bool) (due time.Time, after time.Duration, err error) {
 	switch {
+	case w.in == "" && w.at == "" && repeat:
+		return due, 0, nil
 	case w.in == "" && w.at == "":
 		return due, 0, usagef("--in or --at is needed")
 	case w.in != "" && w.at != "":
@@ -91,46 +93,69 @@ func parseDuration(text string) (time.Duration, error) {
 type scheduleFlags struct {
 	connection
 	whenFlags
-	output                   format
-	queue, data, contentType string
-	headers, labels          []string
-	lease                    time.Duration
-	ifExists, requestID      string
-	every, cron, zone, web   string
+	repeatFlags
+	output                        format
+	queue, web, data, contentType string
+	headers, labels               []string
+	lease, backoff, maxBackoff    time.Duration
+	multiplier                    float64
+	maxAttempts                   int
+	window                        time.Duration
+	expires                       string
+	atMostOnce                    bool
+	ifExists, requestID           string
+	expectedRevision              int64
 }
 
 func newScheduleCommand() *cobra.Command {
 	var s scheduleFlags
 	cmd := &cobra.Command{
-		Use:   "schedule ID (--in TIME | --at INSTANT) --queue QUEUE",
+		Use:   "schedule ID (--in TIME | --at INSTANT | --every TIME | --cron EXPRESSION) (--queue QUEUE | --webhook URL)",
 		Short: "Schedule a timer",
 		Long: `Schedule a timer. When the command ends with exit code 0, the timer is on the disks of a majority.
+
+A timer fires once (--in, --at), or again and again (--every, --cron; then --in or --at is the first due time, if it is given).
+"carillon preview" shows when a repeat would be due. A delivery that fails, or is not answered within --lease, is tried again
+after --backoff, twice as long each time, until it is acked, expires, or was tried --max-attempts times.
 
 If the outcome is not known (exit code 4), run the command again with the same --request-id: it then has the effect of one.`,
 		Example: `  carillon schedule hello --in 2s --queue demo --data hi
   carillon schedule order-42/expire --at 2030-01-31T08:00:00Z --queue orders --data @order.json --content-type application/json
   carillon schedule '{order-42}/remind' --in 2d --queue mail --label customer=7 --if-exists replace
+  carillon schedule report --cron "0 9 * * 1-5" --zone Europe/Berlin --queue reports
+  carillon schedule poll --every 5s --fixed-delay --queue poll --max-attempts 3
+  carillon schedule invoice-7 --in 1h --webhook https://shop.example/hooks/invoice --expires 1d
   date | carillon schedule now --in 0s --queue demo --data -`,
 		Args: arguments("ID"),
 		RunE: func(cmd *cobra.Command, args []string) error { return s.run(cmd, args[0]) },
 	}
-	f := cmd.Flags()
+	s.flags(cmd.Flags())
+	return cmd
+}
+
+func (s *scheduleFlags) flags(f *pflag.FlagSet) {
+	f.SortFlags = false // in the order in which they are met
 	s.whenFlags.flags(f)
+	s.repeatFlags.flags(f)
 	f.StringVar(&s.queue, "queue", "", "the `queue` whose workers receive it")
+	f.StringVar(&s.web, "webhook", "", "the http or https `URL` to which it is posted, instead of a queue")
 	f.StringVar(&s.data, "data", "", "the `payload`: a text, @FILE, or - for standard input")
 	f.StringVar(&s.contentType, "content-type", "", "what the payload is, as a media `type`")
 	f.StringArrayVar(&s.headers, "header", nil, "a header `key=value` that travels with each delivery; can be repeated")
 	f.StringArrayVar(&s.labels, "label", nil, "a label `key=value` for finding the timer; can be repeated")
-	f.DurationVar(&s.lease, "lease", 0, "how long a delivery may stay unanswered before it is tried again, 100ms to 24h (default 30s)")
+	spanVar(f, &s.lease, "lease", "how long a delivery may stay unanswered before it is tried again, 100ms to 1d (default 30s)")
+	spanVar(f, &s.backoff, "backoff", "the wait before the second attempt, 1ms to 1d (default 1s)")
+	spanVar(f, &s.maxBackoff, "max-backoff", "the longest wait, --backoff to 1d (default 5m, or --backoff if that is longer)")
+	f.Float64Var(&s.multiplier, "multiplier", 0, "makes each wait longer than the last by this `factor`, 1 to 100 (default 2)")
+	f.IntVar(&s.maxAttempts, "max-attempts", 0, "send it to the dead letters after this `number` of attempts (default no limit)")
+	spanVar(f, &s.window, "window", "place each due time where the fewest timers are, at most so much later, up to 1d (default exact)")
+	f.StringVar(&s.expires, "expires", "", "the `instant` after which a delivery is of no use, RFC 3339 or a time from now")
+	f.BoolVar(&s.atMostOnce, "at-most-once", false, "complete it before it is handed out: never twice, but lost if its worker fails")
 	f.StringVar(&s.ifExists, "if-exists", "fail", "`what` to do if a pending timer has the ID: fail, replace or keep")
+	f.Int64Var(&s.expectedRevision, "expected-revision", 0, "with --if-exists replace: only if this is the timer's `revision`")
 	f.StringVar(&s.requestID, "request-id", "", "an `ID` that makes repeated commands have the effect of one (default random)")
-	f.StringVar(&s.every, "every", "", "repeat each `time` (not supported by this version)")
-	f.StringVar(&s.cron, "cron", "", "repeat by a cron `expression` (not supported by this version)")
-	f.StringVar(&s.zone, "zone", "", "time `zone` of --cron (not supported by this version)")
-	f.StringVar(&s.web, "webhook", "", "deliver to a `URL` (not supported by this version)")
 	s.connection.flagsWithNamespace(f)
 	s.output.flag(f, formatTable)
-	return cmd
 }
 
 func (s *scheduleFlags) run(cmd *cobra.Command, id string) error {
@@ -140,39 +165,46 @@ func (s *scheduleFlags) run(cmd *cobra.Command, id string) error {
 	}
 	return s.do(cmd, func(ctx context.Context, c *client.Client) error {
 		t, err := c.Schedule(ctx, timer)
-		if errors.Is(err, client.ErrUnknown) {
-			return fmt.Errorf("%w; run it again with --request-id %s", err, timer.RequestID)
-		}
 		if err != nil {
-			return err
+			return again(err, timer.RequestID)
 		}
-		return printScheduled(cmd.OutOrStdout(), s.output, id, t)
+		return printScheduled(cmd.OutOrStdout(), s.output, timer, t)
 	})
+}
+
+// again says how a command whose outcome is not known is repeated.
+func again(err error, requestID string) error {
+	if errors.Is(err, client.ErrUnknown) {
+		return fmt.Errorf("%w; run it again with --request-id %s", err, requestID)
+	}
+	return err
 }
 
 // timer builds the timer from the flags.
 func (s *scheduleFlags) timer(cmd *cobra.Command, id string) (t client.Timer, err error) {
-	for _, name := range []string{"every", "cron", "zone", "webhook"} {
-		if cmd.Flags().Changed(name) {
-			return t, &client.NotSupportedError{Field: "--" + name}
-		}
-	}
+	f, now := cmd.Flags(), time.Now()
 	t = client.Timer{
-		ID: id, Queue: s.queue, ContentType: s.contentType, RequestID: s.requestID, Retry: client.RetryPolicy{Lease: s.lease},
+		ID: id, Queue: s.queue, Webhook: s.web, ContentType: s.contentType, RequestID: s.requestID, ExpectedRevision: s.expectedRevision,
+		Window: s.window, AtMostOnce: s.atMostOnce,
+		Retry: client.RetryPolicy{
+			Lease: s.lease, InitialBackoff: s.backoff, MaxBackoff: s.maxBackoff, Multiplier: s.multiplier, MaxAttempts: s.maxAttempts,
+		},
 	}
-	if t.Due, t.After, err = s.parse(); err != nil {
+	if t.Repeat, err = s.repeat(f, now); err != nil {
 		return t, err
 	}
-	if s.queue == "" {
-		return t, usagef("--queue is needed")
+	if t.Due, t.After, err = s.parse(t.Repeat != client.Repeat{}); err != nil {
+		return t, err
 	}
-	policies := map[string]client.IfExists{"fail": client.Fail, "replace": client.Replace, "keep": client.Keep}
-	var ok bool
-	if t.IfExists, ok = policies[s.ifExists]; !ok {
-		return t, usagef("--if-exists %q is not one of fail, replace, keep", s.ifExists)
+	if err = s.checkRest(f); err != nil {
+		return t, err
 	}
-	if cmd.Flags().Changed("lease") && s.lease <= 0 {
-		return t, usagef("--lease %v is not valid: 100ms to 24h", s.lease)
+	if t.Expiry, err = parseInstant("expires", s.expires, now); err != nil {
+		return t, err
+	}
+	t.IfExists, err = oneOf("if-exists", s.ifExists, []string{"fail", "replace", "keep"}, []client.IfExists{client.Fail, client.Replace, client.Keep})
+	if err != nil {
+		return t, err
 	}
 	if t.Headers, err = parsePairs("--header", s.headers); err != nil {
 		return t, err
@@ -185,6 +217,34 @@ func (s *scheduleFlags) timer(cmd *cobra.Command, id string) (t client.Timer, er
 	}
 	t.Payload, err = readData(s.data, cmd.InOrStdin())
 	return t, err
+}
+
+// checkRest refuses what the timer could not carry, or would carry as a default.
+func (s *scheduleFlags) checkRest(f *pflag.FlagSet) error {
+	switch {
+	case s.queue == "" && s.web == "":
+		return usagef("--queue or --webhook is needed")
+	case s.queue != "" && s.web != "":
+		return usagef("--queue %s and --webhook %s: only one can be given", s.queue, s.web)
+	case f.Changed("multiplier") && s.multiplier == 0:
+		return usagef("--multiplier 0 is not valid: 1 to 100")
+	case f.Changed("max-attempts") && s.maxAttempts < 1:
+		return usagef("--max-attempts %d is not valid: 1 to 1,000,000", s.maxAttempts)
+	case s.expectedRevision != 0 && s.ifExists != "replace":
+		return usagef("--expected-revision goes with --if-exists replace")
+	}
+	for _, flag := range []struct {
+		name, limit string
+		value       time.Duration
+	}{
+		{"lease", "100ms to 1d", s.lease}, {"backoff", "1ms to 1d", s.backoff}, {"max-backoff", "--backoff to 1d", s.maxBackoff},
+		{"window", "up to 1d", s.window},
+	} {
+		if f.Changed(flag.name) && flag.value <= 0 {
+			return usagef("--%s %s is not valid: %s", flag.name, flag.value, flag.limit)
+		}
+	}
+	return nil
 }
 
 func parsePairs(flag string, list []string) (map[string]string, error) {
@@ -225,26 +285,28 @@ func readData(data string, in io.Reader) ([]byte, error) {
 	return payload, nil
 }
 
-// scheduledJSON is the answer of schedule and reschedule in JSON.
+// scheduledJSON is the answer of schedule, reschedule, pause, resume and fire in JSON.
 type scheduledJSON struct {
 	ID        string `json:"id"`
-	Due       string `json:"due"`
+	Due       string `json:"due,omitempty"`
 	Revision  int64  `json:"revision"`
 	Kept      bool   `json:"kept,omitempty"`
 	Shard     *int   `json:"shard,omitempty"`
 	RequestID string `json:"request_id"`
 }
 
-func printScheduled(w io.Writer, f format, id string, t client.Scheduled) error {
+func printScheduled(w io.Writer, f format, timer client.Timer, t client.Scheduled) error {
 	rows := []row{
-		{"id", shown(id)},
+		{"id", shown(timer.ID)},
 		{"due", when(t.Due, time.Now())},
+		{"repeat", repeatText(timer.Repeat)},
 		{"revision", fmt.Sprint(t.Revision)},
 		{"shard", fmt.Sprint(t.Shard)},
 	}
 	if t.Kept {
+		rows[2].value = "" // it may not be that of the timer that stays
 		rows = append(rows, row{"kept", "yes: a pending timer had the ID and stays as it is"})
 	}
-	j := scheduledJSON{ID: id, Due: stamp(t.Due), Revision: t.Revision, Kept: t.Kept, Shard: &t.Shard, RequestID: t.RequestID}
+	j := scheduledJSON{ID: timer.ID, Due: stamp(t.Due), Revision: t.Revision, Kept: t.Kept, Shard: &t.Shard, RequestID: t.RequestID}
 	return printOne(w, f, j, rows)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -24,6 +25,8 @@ type workFlags struct {
 	concurrency int
 	count       int
 	name        string
+	refuseCode  int
+	extend      bool
 }
 
 func newWorkCommand() *cobra.Command {
@@ -34,16 +37,22 @@ func newWorkCommand() *cobra.Command {
 		Long: `Receive what falls due on a queue, until Ctrl-C. Each delivery is printed as a line of JSON and acked.
 
 With a COMMAND, the command runs for each delivery instead, with the payload on standard input; exit code 0 acks, any
-other one lets the timer be delivered again after its back-off. The command is ended when the delivery's lease ends. Its
-environment has CARILLON_NAMESPACE, CARILLON_ID, CARILLON_QUEUE, CARILLON_DUE, CARILLON_HANDED_OUT, CARILLON_LEASE_END,
-CARILLON_LATENESS_MS, CARILLON_ATTEMPT, CARILLON_EPOCH, CARILLON_REVISION, CARILLON_SHARD, CARILLON_CONTENT_TYPE, and
-CARILLON_HEADER_X and CARILLON_LABEL_X for each header and label X (in capitals, other signs than letters and digits as _).
+other one lets the timer be delivered again after its back-off, and that of --refuse-code sends it to the dead letters. The
+command is ended when the delivery's lease ends, which --extend puts off. Its environment has CARILLON_NAMESPACE, CARILLON_ID,
+CARILLON_QUEUE, CARILLON_DUE, CARILLON_HANDED_OUT, CARILLON_LEASE_END, CARILLON_LATENESS_MS, CARILLON_ATTEMPT, CARILLON_LAST (1 if
+a failure is the end: the dead letters), CARILLON_AT_MOST_ONCE (1 or 0), CARILLON_EPOCH, CARILLON_REVISION, CARILLON_SHARD,
+CARILLON_CONTENT_TYPE, and CARILLON_HEADER_X and CARILLON_LABEL_X for each header and label X (in capitals, other signs than
+letters and digits as _).
+
+What was received and not begun when the work ends is given back, and no attempt is counted; at-most-once timers cannot be given
+back: they are printed, or the command runs for them, also beyond --count.
 
 lateness_ms is how long after its due time the delivery arrived, by the clock of this machine; of a later attempt with all
 back-offs. handed_out is the leader's clock.`,
 		Example: `  carillon work demo
   carillon work demo --count 1 | jq -r .payload
   carillon work mail --concurrency 4 -- ./send-mail.sh
+  carillon work videos --extend --refuse-code 65 -- ./encode.sh
   carillon work demo -- sh -c 'echo "$CARILLON_ID: $(cat)"'`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch dash := cmd.ArgsLenAtDash(); {
@@ -64,6 +73,8 @@ back-offs. handed_out is the leader's clock.`,
 	f.IntVar(&w.concurrency, "concurrency", client.DefaultConcurrency, "the most `deliveries` that are dealt with at once, 1 to 10,000")
 	f.IntVar(&w.count, "count", 0, "end after this `number` of deliveries; 0 means never")
 	f.StringVar(&w.name, "name", "", "the worker's `name` in the logs of the nodes (default host and process)")
+	f.IntVar(&w.refuseCode, "refuse-code", 0, "the exit `code` of COMMAND that sends the timer to the dead letters, 1 to 255 (default none)")
+	f.BoolVar(&w.extend, "extend", false, "extend the lease again and again while COMMAND runs")
 	w.connection.flagsWithNamespace(f)
 	w.output.flag(f, formatJSON)
 	f.Lookup("timeout").Usage = "give up if no node is reached within this `time`"
@@ -76,6 +87,12 @@ func (w *workFlags) run(cmd *cobra.Command, queue string, command []string) erro
 	}
 	if w.concurrency < 1 || w.concurrency > maxWorkConcurrency {
 		return usagef("--concurrency %d is not valid: 1 to 10,000", w.concurrency)
+	}
+	switch {
+	case w.refuseCode < 0 || w.refuseCode > 255 || w.refuseCode == 0 && cmd.Flags().Changed("refuse-code"):
+		return usagef("--refuse-code %d is not valid: 1 to 255", w.refuseCode)
+	case (w.refuseCode > 0 || w.extend) && len(command) == 0:
+		return usagef("--refuse-code and --extend are for a COMMAND")
 	}
 	if w.timeout <= 0 {
 		return usagef("--timeout %v is not valid: must be positive", w.timeout)
@@ -93,7 +110,10 @@ func (w *workFlags) run(cmd *cobra.Command, queue string, command []string) erro
 	options := client.WorkOptions{Concurrency: w.concurrency, Name: w.name}
 	handle := w.printer(cmd.OutOrStdout(), cancel)
 	if len(command) > 0 {
-		handle = commandHandler(command, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		handle = commandHandler(command, w.refuseCode, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		if w.extend {
+			handle = extending(handle)
+		}
 	}
 	if w.count > 0 {
 		options.Concurrency = min(w.concurrency, w.count)
@@ -124,9 +144,11 @@ type deliveryJSON struct {
 	Due           string            `json:"due"`
 	HandedOut     string            `json:"handed_out"`
 	Received      string            `json:"received"`
-	LeaseEnd      string            `json:"lease_end"`
+	LeaseEnd      string            `json:"lease_end,omitempty"`
 	LatenessMs    float64           `json:"lateness_ms"`
 	Attempt       int               `json:"attempt"`
+	Last          bool              `json:"last,omitempty"`
+	AtMostOnce    bool              `json:"at_most_once,omitempty"`
 	Epoch         int64             `json:"epoch"`
 	Revision      int64             `json:"revision"`
 	Shard         int               `json:"shard"`
@@ -140,7 +162,7 @@ func deliveryOf(d client.Delivery) deliveryJSON {
 	j := deliveryJSON{
 		Namespace: d.Namespace, ID: d.ID, Queue: d.Queue, ContentType: d.ContentType, Headers: d.Headers, Labels: d.Labels,
 		Due: stamp(d.Due), HandedOut: stamp(d.HandedOut), Received: d.Received.UTC().Format("2006-01-02T15:04:05.000000Z07:00"),
-		LeaseEnd: stamp(d.LeaseEnd), LatenessMs: lateness(d), Attempt: d.Attempt, Epoch: d.Epoch, Revision: d.Revision, Shard: d.Shard,
+		LeaseEnd: stamp(d.LeaseEnd), LatenessMs: lateness(d), Attempt: d.Attempt, Last: d.Last, AtMostOnce: d.AtMostOnce, Epoch: d.Epoch, Revision: d.Revision, Shard: d.Shard,
 	}
 	j.Payload, j.PayloadBase64 = payloadOf(d.Payload)
 	return j
@@ -170,17 +192,18 @@ func (w *workFlags) print(out io.Writer, d client.Delivery) error {
 	return err
 }
 
-// countdown ends the work after n deliveries; what comes beyond is given back.
+// countdown ends the work after n deliveries; what comes beyond is given back then, but for what is at most once.
 func countdown(n int, handle client.Handler, end func()) client.Handler {
 	var mu sync.Mutex
 	begun, done := 0, 0
 	return func(ctx context.Context, d client.Delivery) error {
 		mu.Lock()
 		begun++
-		beyond := begun > n
+		beyond := begun > n && !d.AtMostOnce
 		mu.Unlock()
 		if beyond {
-			return client.RetryAfter(errors.New("the worker is stopping"), 0)
+			<-ctx.Done() // else it would come back at once
+			return client.ErrGiveBack
 		}
 		err := handle(ctx, d)
 		mu.Lock()
@@ -189,5 +212,33 @@ func countdown(n int, handle client.Handler, end func()) client.Handler {
 			end()
 		}
 		return err
+	}
+}
+
+// extending keeps the lease of what is handled: each time half of it is over it is extended.
+func extending(handle client.Handler) client.Handler {
+	return func(ctx context.Context, d client.Delivery) error {
+		if d.AtMostOnce {
+			return handle(ctx, d)
+		}
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		running, stop := context.WithCancel(ctx)
+		defer stop()
+		ticker := time.NewTicker(max(d.LeaseEnd.Sub(d.HandedOut)/2, 10*time.Millisecond))
+		wg.Go(func() {
+			defer ticker.Stop()
+			for {
+				select {
+				case <-running.Done():
+					return
+				case <-ticker.C:
+				}
+				if _, err := d.ExtendLease(running, 0); errors.Is(err, client.ErrStale) {
+					return // the end of ctx says so
+				}
+			}
+		})
+		return handle(ctx, d)
 	}
 }

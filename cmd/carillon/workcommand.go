@@ -24,8 +24,8 @@ const (
 	tailBytes = 512
 )
 
-// commandHandler runs the command for each delivery.
-func commandHandler(command []string, out, errs io.Writer) client.Handler {
+// commandHandler runs the command for each delivery; the exit code refuse, if it is not 0, is for the dead letters.
+func commandHandler(command []string, refuse int, out, errs io.Writer) client.Handler {
 	out, errs = &lockedWriter{w: out}, &lockedWriter{w: errs}
 	return func(ctx context.Context, d client.Delivery) error {
 		var tail tailBuffer
@@ -43,9 +43,14 @@ func commandHandler(command []string, out, errs io.Writer) client.Handler {
 		case ctx.Err() != nil:
 			return fmt.Errorf("%s: %w", command[0], context.Cause(ctx))
 		case tail.String() != "":
-			return fmt.Errorf("%s: %w: %s", command[0], err, tail.String())
+			err = fmt.Errorf("%s: %w: %s", command[0], err, tail.String())
+		default:
+			err = fmt.Errorf("%s: %w", command[0], err)
 		}
-		return fmt.Errorf("%s: %w", command[0], err)
+		if refuse != 0 && cmd.ProcessState != nil && cmd.ProcessState.ExitCode() == refuse {
+			return client.Refuse(err)
+		}
+		return err
 	}
 }
 
@@ -71,11 +76,20 @@ func environment(d client.Delivery) []string {
 	add("LEASE_END", stamp(d.LeaseEnd))
 	add("LATENESS_MS", strconv.FormatFloat(lateness(d), 'f', -1, 64))
 	add("ATTEMPT", strconv.Itoa(d.Attempt))
+	add("LAST", flagText(d.Last))
+	add("AT_MOST_ONCE", flagText(d.AtMostOnce))
 	add("EPOCH", strconv.FormatInt(d.Epoch, 10))
 	add("REVISION", strconv.FormatInt(d.Revision, 10))
 	add("SHARD", strconv.Itoa(d.Shard))
 	add("CONTENT_TYPE", d.ContentType)
 	return env
+}
+
+func flagText(b bool) string {
+	if b {
+		return "1"
+	}
+	return "0"
 }
 
 // envName spells a key as a name of the environment.
