@@ -126,8 +126,7 @@ func (l *Loop) hold(ctx context.Context) {
 				return
 			}
 		case wait > 0:
-			l.stats.sleeps.Add(1)
-			l.baton.bed.sleep(wait)
+			l.rest(wait)
 		}
 	}
 }

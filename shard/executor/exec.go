@@ -20,6 +20,10 @@ type Exec struct {
 
 	// dirty says that the baton holder has something to look at: ops, a change of role, slots to re-arm.
 	dirty atomic.Bool
+	// waiting counts the ops that were pushed since the baton holder last took them; leads is what leading, below, is or is
+	// about to be.
+	waiting atomic.Int64
+	leads   atomic.Bool
 	// firing is the quick answer to whether Take may hand out anything: limit > 0, below.
 	firing atomic.Bool
 	// retryAt is when the baton holder is to tell the Deliverer of all that is ready, because a hand-out was refused for a
@@ -125,12 +129,11 @@ func newExec(l *Loop, o Options, start int64) *Exec {
 	}
 	e.hand.wheel = wheel.New(wheel.Tick(start))
 	e.hand.next = never
-	e.feed.OnWake(e.wake)
 	return e
 }
 
 // Feed is where the table pushes its ops.
-func (e *Exec) Feed() raftfsm.Feed { return e.feed }
+func (e *Exec) Feed() raftfsm.Feed { return feed{e} }
 
 // SetTable sets the table, before the first op and before Lead.
 func (e *Exec) SetTable(t Table) { e.o.Table = t }
@@ -150,6 +153,7 @@ func (e *Exec) changeRole(epoch uint64, leading bool) {
 	e.mu.Lock()
 	e.firing.Store(false)
 	e.epoch, e.leading, e.limit = epoch, leading, 0
+	e.leads.Store(leading)
 	e.term++
 	e.rearm = nil
 	e.unaskAll()

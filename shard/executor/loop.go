@@ -22,6 +22,9 @@ type Loop struct {
 	// running says that the baton's alarms are there.
 	running atomic.Bool
 	stats   loopCounters
+	// soonest is the tick before which the holder must look at what was pushed since its last turn began; looksAt is when it
+	// looks again while it sleeps, never while it is awake: then all that hurries wakes it.
+	soonest, looksAt atomic.Int64
 
 	mu sync.Mutex
 	// execs is replaced, never changed; guarded by mu for writing.
@@ -53,6 +56,8 @@ func NewLoop(o LoopOptions) *Loop {
 	l := &Loop{o: o, log: o.Logger, clock: newClock(o.Now)}
 	l.baton.vacancy = make(chan struct{}, 1)
 	l.execs.Store(new([]*Exec))
+	l.soonest.Store(never)
+	l.looksAt.Store(never)
 	return l
 }
 
@@ -115,6 +120,7 @@ func (l *Loop) turn(w *work) time.Duration {
 		l.log.Warn("executor: the clock ran back; nothing falls due until it has come to where it was", "by", ranBack)
 	}
 	l.baton.kicked.Store(0)
+	l.soonest.Store(never)
 	l.turns++
 	w.begin(l.turns)
 	l.stats.turns.Store(l.turns)

@@ -253,6 +253,47 @@ func TestBadDeliverers(t *testing.T) {
 	})
 }
 
+// What is pushed for later than the loop's next look, or to a shard that follows, costs no turn; a follower's ops do not pile
+// up, and all that was pushed meanwhile is handed out by a new leader.
+func TestPushesThatDoNotHurry(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := startRig(t, nil)
+		time.Sleep(time.Millisecond)
+		turnsOf := func(pushes int, due time.Duration) uint64 {
+			before := r.loop.Stats().Turns
+			for i := range pushes {
+				r.in(fmt.Sprint(due, i), due)
+			}
+			time.Sleep(time.Millisecond)
+			return r.loop.Stats().Turns - before
+		}
+		if n := turnsOf(100, 0); n > 0 {
+			t.Errorf("%d turns for what is pushed to a follower", n)
+		}
+		if n := turnsOf(feedMax, time.Hour); n == 0 || r.exec.waiting.Load() > feedMax {
+			t.Errorf("%d turns, and %d ops of a follower wait", n, r.exec.waiting.Load())
+		}
+		r.table.lead(1)
+		r.exec.Lead(1)
+		time.Sleep(1500 * time.Millisecond)
+		if n := r.exec.Stats().Fired; n != 100 {
+			t.Errorf("the new leader has fired %d of 100", n)
+		}
+		if n := turnsOf(100, 2*time.Hour); n > 0 {
+			t.Errorf("%d turns for what is due in two hours", n)
+		}
+		if n := turnsOf(1, 10*time.Millisecond); n == 0 {
+			t.Error("no turn for what is due before the next look")
+		}
+		time.Sleep(10 * time.Millisecond)
+		synctest.Wait()
+		if n := r.exec.Stats().Fired; n != 101 {
+			t.Errorf("%d fired", n)
+		}
+	})
+}
+
 // A loop at rest reads the clock once a second and does nothing else.
 func TestIdle(t *testing.T) {
 	t.Parallel()

@@ -62,6 +62,7 @@ func (e *Exec) applyOps(now reading, w *work) bool {
 		if cap(h.ops) > opsKept {
 			h.ops = nil
 		}
+		e.waiting.Store(0)
 		h.ops, h.opsAt, h.drained = e.feed.Drain(h.ops[:0]), 0, true
 		if len(h.ops) == 0 {
 			h.caughtUp = true
