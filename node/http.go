@@ -22,7 +22,7 @@ const (
 	scrapesAtOnce     = 4
 )
 
-// httpServer answers health and metrics.
+// httpServer answers health, metrics and the calls as JSON.
 type httpServer struct{ server *http.Server }
 
 func newHTTPServer(n *Node) *httpServer {
@@ -36,6 +36,7 @@ func newHTTPServer(n *Node) *httpServer {
 		answer(w, http.StatusOK, "ready")
 	})
 	mux.Handle("GET /metrics", promhttp.HandlerFor(n.metrics.registry, promhttp.HandlerOpts{MaxRequestsInFlight: scrapesAtOnce}))
+	mux.Handle("/v1/", n.server.Gateway())
 	if n.config.PProf {
 		mux.HandleFunc("/debug/pprof/", pprof.Index)
 		mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -127,6 +128,10 @@ func TestScheduleRefusesEachLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.twoTargets() {
+			body := fmt.Sprintf(`{"timer": {"id": "x", "delay": "1s", "queue": %q, "webhook": %q}}`, *r.Queue, *r.Webhook)
+			if _, answer, _ := post(t, h.server.Gateway(), "/v1/timers/schedule", body); reasonOf(answer) != "INVALID_FIELD "+r.Field {
+				t.Errorf("%s: got %v", scan.Text(), answer)
+			}
 			continue
 		}
 		request := &carillonv1.ScheduleRequest{Timer: r.timer(t)}
