@@ -43,8 +43,12 @@ func (f *FSM) applyEntry(index uint64, e *entry) Applied {
 	if e.begin || e.epoch > s.epoch {
 		s.epoch, s.epochClock, s.begun = e.epoch, s.clock, index
 	}
+	if e.begin {
+		s.reign(e.epoch, e.node)
+	}
 	a.Clock = s.clock
-	s.expire(len(e.commands))
+	f.buried, f.looked = 0, 0
+	s.expire(e.commandsIn())
 	for i := range e.commands {
 		a.Results[i] = f.applyCommand(e, &e.commands[i])
 	}
@@ -96,6 +100,10 @@ func (f *FSM) applyCommand(e *entry, c *command) Result {
 		return f.schedule(e, c)
 	case kindReschedule:
 		return f.reschedule(c)
+	case kindRedrive, kindPurge:
+		return f.letters(c)
+	case kindAtomic:
+		return f.atomic(e, c)
 	}
 	t := f.s.findHash(c.namespace, c.id, c.hash)
 	t.hint = c.hint
@@ -108,6 +116,14 @@ func (f *FSM) applyCommand(e *entry, c *command) Result {
 		r = f.complete(&t, c)
 	case kindRetry:
 		r = f.retry(&t, c)
+	case kindPause:
+		r = f.pause(&t, c)
+	case kindResume:
+		r = f.resume(&t, c)
+	case kindAdvance:
+		r = f.advance(&t, c)
+	case kindExpire:
+		r = f.expire(&t, c)
 	}
 	if lifted {
 		f.armUnchanged(&t)
@@ -118,12 +134,19 @@ func (f *FSM) applyCommand(e *entry, c *command) Result {
 // armUnchanged arms the slot of a timer whose hold was lifted and which stayed as it was.
 func (f *FSM) armUnchanged(t *target) {
 	if f.s.unchanged(t) {
-		f.ops = append(f.ops, arm(t.slot, &t.record))
+		f.arm(t.slot, &t.record)
 	}
 }
 
 // liftOnly lifts the hold of a command that is not applied.
 func (f *FSM) liftOnly(epoch uint64, c *command) {
+	if c.kind == kindAtomic {
+		for i := range c.more.parts {
+			p := &c.more.parts[i]
+			p.hash = f.s.hash(p.namespace, p.id)
+			f.liftOnly(epoch, p)
+		}
+	}
 	if c.hold == 0 {
 		return
 	}

@@ -1,8 +1,11 @@
 package raftfsm
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
+	"maps"
 )
 
 // Check verifies every invariant of the state and of the notes beside it, and says what is wrong. It looks at everything, under the lock:
@@ -42,7 +45,7 @@ func (s *state) check() error {
 		}
 	}
 	var sum uint64
-	for _, part := range []func(*uint64) error{s.checkRecords, s.checkFinished, s.checkRequests} {
+	for _, part := range []func(*uint64) error{s.checkRecords, s.checkFinished, s.checkRequests, s.checkReigns} {
 		if err := part(&sum); err != nil {
 			return err
 		}
@@ -57,7 +60,7 @@ func (s *state) check() error {
 }
 
 func (s *state) checkRecords(sum *uint64) error {
-	accepted, payloads := map[uint64]bool{}, int64(0)
+	accepted, payloads, paused, dead := map[uint64]bool{}, int64(0), 0, 0
 	for slot := range s.table.length {
 		r := s.table.at(slot)
 		if r == nil {
@@ -80,12 +83,97 @@ func (s *state) checkRecords(sum *uint64) error {
 		if got := s.recordSum(r, &c); got != r.sum {
 			return fmt.Errorf("%s/%s was changed in its place: sum %016x, now %016x", namespace, c.id, r.sum, got)
 		}
+		if err := s.checkExtra(namespace, r, &c); err != nil {
+			return fmt.Errorf("%s/%s: %w", namespace, c.id, err)
+		}
+		switch p := &s.table.profiles[r.profile]; {
+		case p.isDead():
+			dead++
+		case p.parked:
+			paused++
+		}
 		accepted[r.accepted] = true
 		payloads += int64(len(c.payload))
 		*sum += r.sum
 	}
-	if payloads != s.payloads {
-		return fmt.Errorf("payloads of %d bytes, counted %d", payloads, s.payloads)
+	if payloads != s.payloads || paused != s.paused || dead != s.dead {
+		return fmt.Errorf("payloads of %d bytes, %d paused, %d dead, counted %d, %d, %d", payloads, paused, dead, s.payloads, s.paused, s.dead)
+	}
+	return s.checkLoad()
+}
+
+// checkExtra verifies that the profile says what the blob does, and that the parts of an Extra fit together.
+func (s *state) checkExtra(namespace string, r *record, c *body) error {
+	p, x := &s.table.profiles[r.profile], c.more()
+	want := *p
+	want.mark(x)
+	switch g := glanceAt(c.extra); {
+	case want != *p:
+		return fmt.Errorf("its profile says extra %v, parked %v, its blob %v, %v", p.extra, p.parked, want.extra, want.parked)
+	case !bytes.Equal(encodeExtra(x), c.extra):
+		return errors.New("its extra part is not in the one form")
+	case (x.GetDead() != nil) != p.isDead():
+		return errors.New("it is a dead letter, or lies among them, but not both")
+	case g.expiry != x.GetExpiryMs() || g.atMostOnce != x.GetAtMostOnce() || (g.repeat != nil) != (x.GetRepeat() != nil) ||
+		g.spawns != (x.GetRepeat().GetOverlap() == overlapAllow):
+		return errors.New("a glance at it tells something else")
+	case (x.GetWebhook() != "") != (p.queue[0] == 0):
+		return fmt.Errorf("its queue is %q, its webhook %q", p.queue, x.GetWebhook())
+	case !x.GetPaused() && (x.GetFrozen() || x.GetOutRevision() != 0 || x.GetPausedMs() != 0) || !x.GetFrozen() && x.GetLeftMs() != 0:
+		return errors.New("it is not paused, or not frozen, and has what only such timers have")
+	case x.GetOutRevision() >= r.revision && x.GetOutRevision() != 0 || len(x.GetFailures()) > maxFailures:
+		return errors.New("a delivery that is out is younger than its pause, or too many failures are kept")
+	}
+	if rep := x.GetRepeat(); rep != nil {
+		if refused, ok := validRule(string(s.table.id(r)), rep); !ok {
+			return errors.New(refused.Detail)
+		}
+		if rep.MaxCount > 0 && rep.Fired >= rep.MaxCount {
+			return fmt.Errorf("it has fired %d of %d times", rep.Fired, rep.MaxCount)
+		}
+	}
+	return nil
+}
+
+// checkLoad verifies the counts by the second, if there are any.
+func (s *state) checkLoad() error {
+	if s.load.seconds == nil {
+		return nil
+	}
+	seconds, minutes := map[int64]uint32{}, map[int64]loadMinute{}
+	s.table.each(func(r *record) {
+		if !s.table.profiles[r.profile].parked {
+			seconds[secondOf(r.nextDue)]++
+		}
+	})
+	for at := range seconds {
+		m := minutes[at>>loadBits]
+		m.used++
+		minutes[at>>loadBits] = m
+	}
+	for at, m := range s.load.minutes {
+		for second := at << loadBits; m.least > 0 && second < (at+1)<<loadBits; second++ {
+			if seconds[second] < m.least {
+				return fmt.Errorf("second %d has %d timers, its minute says %d", second, seconds[second], m.least)
+			}
+		}
+		if m.used != minutes[at].used {
+			return fmt.Errorf("minute %d has %d seconds in use, counted %d", at, minutes[at].used, m.used)
+		}
+	}
+	if !maps.Equal(seconds, s.load.seconds) || len(minutes) != len(s.load.minutes) {
+		return fmt.Errorf("%d seconds in %d minutes have timers, counted %d in %d", len(seconds), len(minutes), len(s.load.seconds), len(s.load.minutes))
+	}
+	return nil
+}
+
+func (s *state) checkReigns(sum *uint64) error {
+	for i := range s.reigns {
+		r := &s.reigns[i]
+		if r.Epoch > s.epoch || r.Begun > s.clock || i > 0 && s.reigns[i-1].Epoch >= r.Epoch || i >= maxReigns {
+			return fmt.Errorf("reign %d of %d is of epoch %d, begun %d; it is %d, clock %d", i, len(s.reigns), r.Epoch, r.Begun, s.epoch, s.clock)
+		}
+		*sum += s.reignSum(r)
 	}
 	return nil
 }

@@ -51,6 +51,7 @@ func TestPoison(t *testing.T) {
 		t.Fatal(err)
 	}
 	field := func(number, value byte) []byte { return []byte{number << 3, value} } // a varint field
+	field17 := []byte{0x88, 1, 1}
 	inCommand := func(b []byte) []byte { return append([]byte{5<<3 | 2, byte(len(b))}, b...) }
 	inSchedule := func(b []byte) []byte { return inCommand(append([]byte{1<<3 | 2, byte(len(b))}, b...)) }
 	flipped := EncodeEntry(sampleEntry(), nil)
@@ -67,9 +68,13 @@ func TestPoison(t *testing.T) {
 		"checksum":              {flipped, ErrCorrupt, "checksum"},
 		"body":                  {envelope(1, 1, []byte{0xFF}), ErrCorrupt, "body"},
 		"empty command":         {envelope(1, 1, inCommand(nil)), ErrUnsupported, "command 0 of 1"},
-		"new kind of command":   {envelope(1, 1, inCommand([]byte{9<<3 | 2, 0})), ErrUnsupported, "command 0 of 1"},
-		"field beside the kind": {envelope(1, 1, inCommand([]byte{2<<3 | 2, 0, 10 << 3, 1})), ErrUnsupported, "command 0 of 1"},
-		"field in the schedule": {envelope(1, 1, inSchedule(field(15, 1))), ErrUnsupported, "command 0 of 1"},
+		"new kind of command":   {envelope(1, 1, inCommand([]byte{13<<3 | 2, 0})), ErrUnsupported, "command 0 of 1"},
+		"field beside the kind": {envelope(1, 1, inCommand([]byte{2<<3 | 2, 0, 14 << 3, 1})), ErrUnsupported, "command 0 of 1"},
+		"field in the schedule": {envelope(1, 1, inSchedule(field17)), ErrUnsupported, "command 0 of 1"},
+		"field in an extra":     {envelope(1, 1, inSchedule(append([]byte{15<<3 | 2, 3}, field17...))), ErrUnsupported, "command 0 of 1"},
+		"field in a repeat":     {envelope(1, 1, inSchedule([]byte{15<<3 | 2, 4, 1<<3 | 2, 2, 15 << 3, 1})), ErrUnsupported, "command 0 of 1"},
+		"field in a next":       {envelope(1, 1, inCommand([]byte{4<<3 | 2, 4, 8<<3 | 2, 2, 15 << 3, 1})), ErrUnsupported, "command 0 of 1"},
+		"kind in a batch":       {envelope(1, 1, inCommand([]byte{12<<3 | 2, 4, 1<<3 | 2, 2, 13<<3 | 2, 0})), ErrUnsupported, "command 0 of 1"},
 		"field in a label":      {envelope(1, 1, inSchedule(append([]byte{10<<3 | 2, 2}, field(3, 1)...))), ErrUnsupported, "command 0 of 1"},
 		"field in the entry":    {envelope(1, 1, append(field(15, 1), body...)), ErrUnsupported, "unknown field"},
 		"field in begin":        {envelope(1, 1, append([]byte{6<<3 | 2, 2}, field(9, 1)...)), ErrUnsupported, "unknown field"},

@@ -3,6 +3,8 @@ package raftfsm
 import (
 	"strconv"
 	"strings"
+
+	"github.com/carillon-timers/carillon/wheel"
 )
 
 // Values of Schedule.if_exists.
@@ -44,39 +46,70 @@ func (f *FSM) schedule(e *entry, c *command) Result {
 func (f *FSM) scheduleNow(e *entry, c *command) Result {
 	s := f.s
 	t := s.findHash(c.namespace, c.id, c.hash)
+	if r, done := scheduleDecided(&t, c); done {
+		return r
+	}
 	if !t.pending {
-		if c.expected != 0 {
-			return Result{Code: RevisionMismatch, Detail: revisionText(0)}
-		}
 		if seq, ok := s.findFinished(&t); ok {
 			s.forget(seq)
 		}
 		r, b := f.recordOf(e, c)
 		t.hint = c.hint
-		s.insert(&t, &r, &b)
-		f.lead.occupy(&t)
-		f.ops = append(f.ops, arm(t.slot, &r))
-		return Result{Revision: r.revision, Due: r.nextDue}
+		return f.add(&t, &r, &b)
+	}
+	r, b := f.recordOf(e, c)
+	return f.change(&t, &r, &b)
+}
+
+// scheduleDecided is the result of a schedule that changes nothing.
+func scheduleDecided(t *target, c *command) (Result, bool) {
+	if !t.pending {
+		if c.expected != 0 {
+			return Result{Code: RevisionMismatch, Detail: revisionText(0)}, true
+		}
+		return Result{}, false
 	}
 	old := &t.record
 	switch {
 	case c.expected != 0 && c.expected != old.revision:
-		return Result{Code: RevisionMismatch, Revision: old.revision, Detail: revisionText(old.revision)}
+		return Result{Code: RevisionMismatch, Revision: old.revision, Detail: revisionText(old.revision)}, true
 	case c.ifExists == ifExistsKeep:
-		return Result{Revision: old.revision, Due: old.nextDue, Answer: AnswerKept}
+		return Result{Revision: old.revision, Due: old.nextDue, Answer: AnswerKept}, true
 	case c.ifExists == ifExistsFail:
-		return Result{Code: AlreadyExists, Revision: old.revision, Detail: revisionText(old.revision)}
+		return Result{Code: AlreadyExists, Revision: old.revision, Detail: revisionText(old.revision)}, true
 	}
-	r, b := f.recordOf(e, c)
-	return f.change(&t, &r, &b)
+	return Result{}, false
+}
+
+// add puts a new timer in the target's place. Its profile has been counted.
+func (f *FSM) add(t *target, r *record, c *body) Result {
+	f.s.insert(t, r, c)
+	f.lead.occupy(t)
+	f.arm(t.slot, r)
+	return Result{Revision: r.revision, Due: r.nextDue}
 }
 
 // change puts a changed timer in the target's place. Its profile has been counted.
 func (f *FSM) change(t *target, r *record, c *body) Result {
 	f.s.replace(t, r, c)
 	f.lead.changed(t.slot)
-	f.ops = append(f.ops, arm(t.slot, r))
+	f.arm(t.slot, r)
 	return Result{Revision: r.revision, Due: r.nextDue}
+}
+
+// arm pushes what follows from a record that has come into a slot. One that is parked is not in the wheel; one that expires
+// is looked at when it does.
+func (f *FSM) arm(slot uint32, r *record) {
+	op := Op{Kind: Arm, Slot: slot, When: wheel.Tick(r.nextDue)}
+	switch p := &f.s.table.profiles[r.profile]; {
+	case p.parked:
+		op = Op{Kind: Disarm, Slot: slot}
+	case p.extra:
+		if expiry := f.s.table.glance(r).expiry; expiry != 0 {
+			op.When = min(op.When, wheel.Tick(expiry))
+		}
+	}
+	f.ops = append(f.ops, op)
 }
 
 // recordOf makes the two parts of a new timer.
@@ -84,7 +117,7 @@ func (f *FSM) recordOf(e *entry, c *command) (record, body) {
 	s := f.s
 	s.accepted++
 	r := record{nextDue: c.due, accepted: s.accepted, revision: s.index, profile: s.profileOf(c)}
-	b := body{id: c.id, due: c.due, created: s.clock, payload: c.payload}
+	b := body{id: c.id, due: c.due, created: s.clock, payload: c.payload, extra: encodeExtra(c.extra())}
 	b.headers, b.labels = s.pairsOf(e, c)
 	return r, b
 }
@@ -92,6 +125,9 @@ func (f *FSM) recordOf(e *entry, c *command) (record, body) {
 // profileOf counts one more use of what the command shares with others.
 func (s *state) profileOf(c *command) uint32 {
 	p := profileOf(c.namespace, c.queue, c.contentType, policyOf(c.retry))
+	if x := c.extra(); x != nil {
+		p.mark(x)
+	}
 	return s.table.intern(s.seed, &p)
 }
 
@@ -123,26 +159,57 @@ func (f *FSM) cancel(t *target, c *command) Result {
 
 func (f *FSM) cancelNow(t *target, c *command) Result {
 	s := f.s
-	if !t.pending {
-		it := s.finishedItem(t)
-		if it == nil {
-			return Result{Code: NotFound}
-		}
-		return Result{Revision: it.revision, Answer: it.answer()}
+	if r, done := s.cancelDecided(t, c); done {
+		return r
 	}
-	if r := &t.record; c.expected != 0 && c.expected != r.revision {
-		return Result{Code: RevisionMismatch, Revision: r.revision, Detail: revisionText(r.revision)}
+	firing, fired := c.firing, int64(0)
+	if s.table.profiles[t.record.profile].extra {
+		x := s.edit(t).extra
+		firing, fired = firing || x.OutRevision != 0, x.GetRepeat().GetFired()
 	}
-	f.settle(t, Cancelled, c.firing)
-	if c.firing {
+	f.settle(t, Cancelled, firing, life{fired: fired})
+	if firing {
 		return Result{Revision: s.index, Answer: AnswerFiring}
 	}
 	return Result{Revision: s.index, Answer: AnswerCancelled}
 }
 
+// cancelDecided is the result of a cancel that changes nothing.
+func (s *state) cancelDecided(t *target, c *command) (Result, bool) {
+	if !t.pending {
+		it := s.finishedItem(t)
+		switch {
+		case it == nil:
+			return Result{Code: NotFound}, true
+		case it.state == Dead || it.state == Expired:
+			return s.notPending(t), true
+		}
+		return Result{Revision: it.revision, Answer: it.answer()}, true
+	}
+	r := &t.record
+	return r.expect(c.expected)
+}
+
+// expect refuses a revision that is not the record's; 0 is any.
+func (r *record) expect(revision uint64) (Result, bool) {
+	if revision == 0 || revision == r.revision {
+		return Result{}, false
+	}
+	return Result{Code: RevisionMismatch, Revision: r.revision, Detail: revisionText(r.revision)}, true
+}
+
+// notPending is the answer to a change of a timer that is not there, or finished.
+func (s *state) notPending(t *target) Result {
+	it := s.finishedItem(t)
+	if it == nil {
+		return Result{Code: NotFound}
+	}
+	return Result{Code: NotPending, Revision: it.revision, Answer: uint32(it.state), Detail: it.state.String()}
+}
+
 // settle takes a pending timer out of the table.
-func (f *FSM) settle(t *target, how State, firing bool) {
-	f.s.finish(t, how, firing)
+func (f *FSM) settle(t *target, how State, firing bool, l life) {
+	f.s.finish(t, how, firing, l)
 	f.s.remove(t)
 	f.lead.vacate(t)
 	f.ops = append(f.ops, Op{Kind: Disarm, Slot: t.slot})
@@ -172,79 +239,6 @@ func (it *finishedItem) answer() uint32 {
 	return AnswerCancelled
 }
 
-func (f *FSM) reschedule(c *command) Result {
-	if r, ok := validKey(c.namespace, c.id); !ok {
-		return r
-	}
-	if r, ok := validRequestID(c.requestID); !ok {
-		return r
-	}
-	if r, ok := f.s.validDue(c.due, c.isDelay); !ok {
-		return r
-	}
-	return f.once(requestReschedule, c.namespace, c.id, c.requestID, func() Result { return f.rescheduleNow(c) })
-}
-
-func (f *FSM) rescheduleNow(c *command) Result {
-	s := f.s
-	t := s.findHash(c.namespace, c.id, c.hash)
-	if !t.pending {
-		r := Result{Code: NotFound}
-		if it := s.finishedItem(&t); it != nil {
-			r.Detail = map[State]string{Fired: "fired", Cancelled: "cancelled"}[it.state]
-		}
-		return r
-	}
-	r, b := t.record, s.table.body(&t.record)
-	if c.expected != 0 && c.expected != r.revision {
-		return Result{Code: RevisionMismatch, Revision: r.revision, Detail: revisionText(r.revision)}
-	}
-	s.accepted++
-	r.nextDue, r.attempt, r.accepted, r.revision = c.due, 0, s.accepted, s.index
-	b.due, b.lastError = c.due, ""
-	s.table.index.refs[r.profile]++
-	return f.change(&t, &r, &b)
-}
-
-func (f *FSM) complete(t *target, c *command) Result {
-	if r, ok := f.delivered(t, c); !ok {
-		return r
-	}
-	f.settle(t, Fired, false)
-	return Result{Revision: f.s.index}
-}
-
-func (f *FSM) retry(t *target, c *command) Result {
-	s := f.s
-	if r, ok := s.validDue(c.due, false); !ok {
-		return r
-	}
-	if r, ok := f.delivered(t, c); !ok {
-		return r
-	}
-	r, b := t.record, s.table.body(&t.record)
-	r.nextDue, r.revision, b.lastError = c.due, s.index, cutError(c.errorText)
-	if r.attempt < 1<<32-1 {
-		r.attempt++
-	}
-	s.table.index.refs[r.profile]++
-	return f.change(t, &r, &b)
-}
-
-// delivered says that the target is still at the delivery that a command settles, which no epoch to come can have handed out.
-func (f *FSM) delivered(t *target, c *command) (Result, bool) {
-	if r, ok := validKey(t.namespace, t.id); !ok {
-		return r, false
-	}
-	if !t.pending || t.record.revision != c.revision || t.record.attempt != c.attempt {
-		return stale(t), false
-	}
-	if c.tokenEpoch > f.s.epoch {
-		return forged(t, c.tokenEpoch, f.s.epoch), false
-	}
-	return Result{}, true
-}
-
 // forged is the answer to a token of an epoch that has not been.
 func forged(t *target, tokenEpoch, epoch uint64) Result {
 	return Result{Code: StaleToken, Revision: t.record.revision, Detail: "its epoch " + revisionText(tokenEpoch) + " has not been, it is " + revisionText(epoch)}
@@ -258,7 +252,7 @@ func stale(t *target) Result {
 	return Result{Code: StaleToken, Revision: r.revision, Detail: "revision " + revisionText(r.revision) + ", attempt " + revisionText(uint64(r.attempt))}
 }
 
-// cutError cuts a text to MaxErrorBytes of valid UTF-8.
-func cutError(text string) string {
-	return strings.ToValidUTF8(text[:min(len(text), MaxErrorBytes)], "")
+// cutError cuts a text to so many bytes of valid UTF-8.
+func cutError(text string, most int) string {
+	return strings.ToValidUTF8(text[:min(len(text), most)], "")
 }

@@ -33,10 +33,15 @@ func appendPairs(b []byte, pairs []Pair) []byte {
 	return b
 }
 
-// recordSum is the timer's part of the state hash. In its canonical form pairs are as they lie in a blob, and none are a zero.
+// recordSum is the timer's part of the state hash. In its canonical form pairs are as they lie in a blob, and none are a zero. That
+// of a plain timer is as it was before there were others.
 func (s *state) recordSum(r *record, c *body) uint64 {
 	p := &s.table.profiles[r.profile]
 	b := append(s.scratch[:0], 1)
+	if len(c.extra) > 0 || p.maxAttempts > 0 {
+		b[0] = 4
+		b = appendNumbers(appendText(b, borrow(c.extra)), uint64(p.maxAttempts))
+	}
 	b = appendText(appendText(appendText(appendText(b, p.namespace), c.id), p.queue), p.contentType)
 	b = appendText(b, c.lastError)
 	for _, pairs := range [2][]byte{c.headers, c.labels} {
@@ -63,6 +68,10 @@ func (s *state) finishedSum(seq uint64) uint64 {
 	b = append(append(append(b, namespace...), id...), queue...)
 	b = appendNumbers(b, seq, it.revision, uint64(it.due), uint64(it.created), uint64(it.at), uint64(it.attempt),
 		uint64(it.state), firing)
+	if l := s.lifeAt(seq); l != (life{}) {
+		b = appendNumbers(b, uint64(l.handed), l.epoch, uint64(l.fired))
+		b[0] = 5
+	}
 	s.scratch = b
 	return xxhash.Sum64(b)
 }
@@ -70,6 +79,14 @@ func (s *state) finishedSum(seq uint64) uint64 {
 func (s *state) requestSum(seq uint64, it *requestItem) uint64 {
 	b := append(s.scratch[:0], 3)
 	b = appendNumbers(b, seq, it.high, it.low, it.revision, uint64(it.due), uint64(it.at), uint64(it.answer))
+	s.scratch = b
+	return xxhash.Sum64(b)
+}
+
+func (s *state) reignSum(r *Reign) uint64 {
+	b := append(s.scratch[:0], 6)
+	b = appendNumbers(b, r.Epoch, uint64(r.Begun))
+	b = append(b, r.Node...)
 	s.scratch = b
 	return xxhash.Sum64(b)
 }

@@ -1,6 +1,9 @@
 package raftfsm
 
-import "fmt"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 const (
 	windowBits = 8
@@ -8,7 +11,15 @@ const (
 	windowMask = windowSize - 1
 )
 
-// finishedItem is a fired or cancelled timer, without pointers; its texts lie in the chunk.
+// life is what is known of the deliveries of a finished timer: when the last was handed out and under which epoch, and how many due
+// times of a repeat were settled; 0 if that is not known.
+type life struct {
+	handed int64
+	epoch  uint64
+	fired  int64
+}
+
+// finishedItem is a finished timer, without pointers; its texts lie in the chunk, and its life behind them.
 type finishedItem struct {
 	revision          uint64
 	due, created, at  int64
@@ -38,6 +49,32 @@ func (c *finishedChunk) texts(i uint64) (namespace, id, queue []byte) {
 	return c.text[a:b], c.text[b:d], c.text[d : d+int(it.queueLen)]
 }
 
+// life is that of an item.
+func (c *finishedChunk) life(i uint64) life {
+	it := &c.items[i]
+	b := c.text[int(it.text)+int(it.namespaceLen)+int(it.len)+int(it.queueLen):]
+	ago, n := binary.Varint(b)
+	b = b[n:]
+	epoch, n := binary.Uvarint(b)
+	fired, _ := binary.Varint(b[n:])
+	l := life{epoch: epoch, fired: fired}
+	if ago != 0 {
+		l.handed = it.at + 1 - ago
+	}
+	return l
+}
+
+// append writes a life behind the texts of an item that ended at an instant.
+func (l life) append(b []byte, at int64) []byte {
+	ago := int64(0)
+	if l.handed != 0 {
+		if ago = at + 1 - l.handed; ago == 0 {
+			ago = 1 // handed out a millisecond after it ended by the clock of the log
+		}
+	}
+	return binary.AppendVarint(binary.AppendUvarint(binary.AppendVarint(b, ago), l.epoch), l.fired)
+}
+
 // finishedWindow keeps the last timers that finished, oldest first, by their sequence. One that is scheduled anew leaves a
 // gap, which counts towards the limit: so the window is that of the last limit timers that finished, on every replica.
 // Guarded by FSM.mu.
@@ -61,7 +98,7 @@ func (w *finishedWindow) chunk(seq uint64) (*finishedChunk, uint64) {
 func (w *finishedWindow) sequence(ref uint32) uint64 { return w.first + uint64(ref-uint32(w.first)) }
 
 // push gives the next sequence to an item.
-func (w *finishedWindow) push(it finishedItem, namespace, id, queue string) uint64 {
+func (w *finishedWindow) push(it finishedItem, l life, namespace, id, queue string) uint64 {
 	w.last++
 	if w.live == 0 {
 		w.chunks, w.first = nil, w.last
@@ -71,7 +108,7 @@ func (w *finishedWindow) push(it finishedItem, namespace, id, queue string) uint
 	}
 	c, i := w.chunk(w.last)
 	it.text, it.namespaceLen, it.len, it.queueLen = uint32(len(c.text)), uint8(len(namespace)), uint8(len(id)), uint8(len(queue))
-	c.text = append(append(append(c.text, namespace...), id...), queue...)
+	c.text = l.append(append(append(append(c.text, namespace...), id...), queue...), it.at)
 	c.items[i] = it
 	w.live++
 	return w.last

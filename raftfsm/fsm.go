@@ -58,6 +58,9 @@ type FSM struct {
 	poison error
 	// ops collects what one call pushes. Guarded by mu.
 	ops []Op
+	// buried counts the dead letters of the entry that is being applied, looked those that were looked at. Guarded by mu.
+	buried uint32
+	looked int
 	// in is the entry that is being applied. Guarded by mu.
 	in entry
 	// touched keeps what is read ahead from being optimized away. Guarded by mu.

@@ -54,15 +54,20 @@ func (r *recorder) checkArmed(f *FSM) error {
 	for slot := range f.s.table.length {
 		record := f.Record(slot)
 		op, ok := r.armed[slot]
-		if (record != nil) != ok {
+		parked := record != nil && (record.Extra.GetPaused() || record.Extra.GetDead() != nil)
+		if (record != nil && !parked) != ok {
 			return fmt.Errorf("slot %d: record %v, armed %v", slot, record, ok)
 		}
-		if record == nil {
+		if record == nil || parked {
 			continue
 		}
 		pending++
-		if int64(op.When) != record.NextDue {
-			return fmt.Errorf("slot %d (%s) is armed at %d, due at %d", slot, record.ID, op.When, record.NextDue)
+		want := record.NextDue
+		if expiry := record.Extra.GetExpiryMs(); expiry != 0 {
+			want = min(want, expiry)
+		}
+		if int64(op.When) != want {
+			return fmt.Errorf("slot %d (%s) is armed at %d, due at %d, want %d", slot, record.ID, op.When, record.NextDue, want)
 		}
 	}
 	if pending != len(r.armed) {

@@ -180,7 +180,7 @@ func (f *FSM) rearm(change func(note) note) {
 	})
 	slices.SortFunc(slots, func(a, b uint32) int { return compareDue(f.s.table.at(a), f.s.table.at(b)) })
 	for _, slot := range slots {
-		f.ops = append(f.ops, arm(slot, f.s.table.at(slot)))
+		f.arm(slot, f.s.table.at(slot))
 	}
 }
 
@@ -202,10 +202,11 @@ func (f *FSM) Describe(slots []uint32, out []DueInfo) []DueInfo {
 			continue
 		}
 		n, p := f.lead.notes.at(slot), &f.s.table.profiles[r.profile]
+		g := f.s.table.glance(r)
 		out = append(out, DueInfo{
-			Ref: Ref{Slot: slot, Revision: r.revision}, OK: true, Namespace: p.namespace, Queue: p.queue,
+			Ref: Ref{Slot: slot, Revision: r.revision}, OK: !p.parked, Namespace: p.namespace, Queue: p.queue,
 			NextDue: r.nextDue, Accepted: r.accepted, Attempt: r.attempt, Lease: p.lease,
-			Handed: n&noteHanded != 0, Held: n&noteHeld != 0,
+			Handed: n&noteHanded != 0, Held: n&noteHeld != 0, Parked: p.parked, Spawns: g.spawns, Expiry: g.expiry,
 		})
 	}
 	return out
@@ -230,10 +231,39 @@ func (f *FSM) HandOut(epoch uint64, now int64, refs []Ref, out []Handed) []Hande
 			out = append(out, Handed{})
 			continue
 		}
-		f.lead.notes.set(ref.Slot, n|noteHanded|noteOut)
-		out = append(out, Handed{Record: f.s.table.build(r), Verdict: Give})
+		verdict := f.verdict(r, now)
+		if verdict == Refused {
+			out = append(out, Handed{})
+			continue
+		}
+		if verdict == Give {
+			f.lead.notes.set(ref.Slot, n|noteHanded|noteOut)
+			f.lead.notes.handedAt(ref.Slot, now)
+		}
+		out = append(out, Handed{Record: f.s.table.build(r), Verdict: verdict})
 	}
 	return out
+}
+
+// verdict decides about a timer that could be handed out. Most have nothing to decide about.
+func (f *FSM) verdict(r *record, now int64) Verdict {
+	p := &f.s.table.profiles[r.profile]
+	switch {
+	case p.parked:
+		return Refused
+	case !p.extra:
+		return Give
+	}
+	c := f.s.table.body(r)
+	switch g := glanceAt(c.extra); {
+	case g.expiry != 0 && now >= g.expiry:
+		return PastExpiry
+	case g.repeat != nil && (g.spawns || r.attempt == 0 && f.missed(&c, now)):
+		return Missed
+	case g.atMostOnce:
+		return Ahead
+	}
+	return Give
 }
 
 // Record returns the timer in a slot; nil if the slot is free.

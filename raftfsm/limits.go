@@ -8,6 +8,9 @@ const (
 	MaxIDBytes = 255
 	// MaxQueueBytes bounds the name of a queue: 1 to 255 bytes of UTF-8 without NUL.
 	MaxQueueBytes = 255
+	// MaxWebhookBytes bounds the URL of a webhook, MaxCronBytes an expression and the name of a zone.
+	MaxWebhookBytes = 2048
+	MaxCronBytes    = 256
 	// MaxRequestIDBytes bounds a request ID.
 	MaxRequestIDBytes = 64
 	// DefaultPayloadBytes is the default limit of a payload, MaxPayloadBytes the highest that can be configured.
@@ -19,6 +22,10 @@ const (
 	MaxErrorBytes = 1 << 10
 	// MaxAheadMillis is how far ahead a timer may be due: 100 years of 365.25 days.
 	MaxAheadMillis = 36525 * 24 * 3600 * 1000
+	// MaxWindowMillis bounds a window, MaxCatchUp the due times that a repeat catches up with, MaxAttempts those of a retry policy.
+	MaxWindowMillis = 24 * 3600 * 1000
+	MaxCatchUp      = 1000
+	MaxAttempts     = 1_000_000
 	// MaxBatchItems and MaxBatchBytes bound a batch call.
 	MaxBatchItems = 1000
 	MaxBatchBytes = 1 << 20

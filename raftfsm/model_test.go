@@ -171,7 +171,7 @@ func (m *model) cancel(c *logv1.Cancel) Result {
 func (m *model) reschedule(c *logv1.Reschedule) Result {
 	t, ok := m.pending[c.Id]
 	if !ok {
-		return Result{Code: NotFound}
+		return m.notPending(c.Id)
 	}
 	if c.ExpectedRevision != 0 && c.ExpectedRevision != t.revision {
 		return Result{Code: RevisionMismatch, Revision: t.revision}
@@ -179,6 +179,13 @@ func (m *model) reschedule(c *logv1.Reschedule) Result {
 	m.accepted++
 	m.pending[c.Id] = modelTimer{c.DueMs, c.DueMs, m.accepted, m.index, 0}
 	return Result{Revision: m.index, Due: c.DueMs}
+}
+
+func (m *model) notPending(id string) Result {
+	if e, ok := m.finished[id]; ok {
+		return Result{Code: NotPending, Revision: e.revision, Answer: uint32(e.state)}
+	}
+	return Result{Code: NotFound}
 }
 
 func (m *model) end(id string, how State, firing bool) {

@@ -5,6 +5,8 @@ const notePageSize = 64
 type notePage struct {
 	used  int
 	notes [notePageSize]note
+	// handed is when what is noted as handed out was, Unix milliseconds.
+	handed [notePageSize]int64
 }
 
 // noteTable keeps the notes by slot, in pages that come and go with what they hold: most pending timers have none.
@@ -22,6 +24,15 @@ func (t *noteTable) at(slot uint32) note {
 		return 0
 	}
 	return t.pages[n].notes[slot%notePageSize]
+}
+
+// handedAt notes when a slot, which has a note, was handed out; when reads it.
+func (t *noteTable) handedAt(slot uint32, at int64) {
+	t.pages[slot/notePageSize].handed[slot%notePageSize] = at
+}
+
+func (t *noteTable) when(slot uint32) int64 {
+	return t.pages[slot/notePageSize].handed[slot%notePageSize]
 }
 
 func (t *noteTable) set(slot uint32, to note) {

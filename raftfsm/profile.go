@@ -5,6 +5,8 @@ import (
 	"hash/maphash"
 	"math"
 	"strings"
+
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 )
 
 // profile is what many timers share. It is comparable: multiplier is the bits of the number. Extra says that there is more in the
@@ -26,6 +28,12 @@ func profileOf(namespace, queue, contentType string, p RetryPolicy) profile {
 
 func (p *profile) policy() RetryPolicy {
 	return RetryPolicy{p.lease, p.initialBackoff, p.maxBackoff, math.Float64frombits(p.multiplier), p.maxAttempts}
+}
+
+// mark notes what the extra part of a timer means for it.
+func (p *profile) mark(x *logv1.Extra) {
+	p.extra = x.SizeVT() > 0
+	p.parked = x.GetPaused() || x.GetDead() != nil
 }
 
 // isDead says that it is one of dead letters.

@@ -1,6 +1,10 @@
 package raftfsm
 
-import "strings"
+import (
+	"strings"
+
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+)
 
 // Get returns a timer that is pending, or that finished within the retention.
 func (f *FSM) Get(namespace, id string) (Status, bool) {
@@ -9,7 +13,9 @@ func (f *FSM) Get(namespace, id string) (Status, bool) {
 	defer f.mu.Unlock()
 	t := f.s.find(namespace, id)
 	if t.pending {
-		return f.pending(t.slot, &t.record), true
+		st := f.pending(t.slot, &t.record)
+		st.Reigns = f.s.reigns
+		return st, true
 	}
 	it := f.s.finishedItem(&t)
 	if it == nil {
@@ -17,58 +23,104 @@ func (f *FSM) Get(namespace, id string) (Status, bool) {
 	}
 	seq, _ := f.s.findFinished(&t)
 	_, _, queue := f.s.finishedTexts(seq)
+	l := f.s.lifeAt(seq)
 	return Status{
 		Record: &Record{
 			Namespace: strings.Clone(namespace), ID: strings.Clone(id), Queue: string(queue), Due: it.due, NextDue: it.due,
 			Revision: it.revision, Attempt: it.attempt, Created: it.created,
 		},
-		State: it.state, FinishedAt: it.at,
+		State: it.state, FinishedAt: it.at, HandedAt: l.handed, HandedEpoch: l.epoch, Fired: l.fired, Reigns: f.s.reigns,
 	}, true
 }
 
 // pending is the status of a record in the table. Called with mu held.
 func (f *FSM) pending(slot uint32, r *record) Status {
-	st := Status{Record: f.s.table.build(r), State: Pending}
-	if f.lead.notes.at(slot)&noteHanded != 0 {
-		st.State = Firing
+	st := Status{Record: f.s.table.build(r), State: f.stateOf(slot, r)}
+	if st.State == Firing {
+		st.HandedAt, st.HandedEpoch = f.lead.notes.when(slot), f.lead.epoch
+	}
+	if x := st.Record.Extra; x.GetRepeat() != nil {
+		st.Fired = x.Repeat.Fired
 	}
 	return st
 }
 
-// List returns a page of pending timers. A limit that is not positive, or above MaxPageItems, means MaxPageItems; a page
-// holds at least one timer.
-func (f *FSM) List(q ListQuery) ListPage {
-	namespace, limit := space(q.Namespace), q.Limit
-	if limit <= 0 || limit > MaxPageItems {
-		limit = MaxPageItems
+// stateOf is how far a record in the table has come. Called with mu held.
+func (f *FSM) stateOf(slot uint32, r *record) State {
+	p := &f.s.table.profiles[r.profile]
+	switch {
+	case p.isDead():
+		return Dead
+	case p.parked:
+		return Paused
+	case f.lead.notes.at(slot)&noteHanded != 0:
+		return Firing
 	}
-	start, size := q.Prefix, 0
+	return Pending
+}
+
+// List returns a page of pending timers, or their number. A limit that is not positive, or above MaxPageItems, means
+// MaxPageItems; a page holds at least one timer, if one is found among those that the call looks at.
+func (f *FSM) List(q ListQuery) ListPage {
+	namespace := space(q.Namespace)
+	if q.Dead {
+		namespace, q.Prefix, q.Filter = deadNamespace(namespace), "", &logv1.Filter{Queue: q.Filter.GetQueue()}
+	}
+	if q.Limit <= 0 || q.Limit > MaxPageItems {
+		q.Limit = MaxPageItems
+	}
+	if q.Look <= 0 || q.Look > MaxLook {
+		q.Look = MaxLook
+	}
+	start, size, looked := q.Prefix, 0, 0
 	if q.After >= start && q.After != "" {
 		start = q.After + "\x00" // the first ID behind After; no ID holds a zero byte
 	}
 	var page ListPage
+	last := noSlot
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	t := &f.s.table
+	fits := f.filter(q.Filter)
 	f.s.order.from(namespace, start, func(slot uint32) bool {
-		r := f.s.table.at(slot)
-		if f.s.table.namespace(r) != namespace || !strings.HasPrefix(borrow(f.s.table.id(r)), q.Prefix) {
+		r := t.at(slot)
+		if t.namespace(r) != namespace || !strings.HasPrefix(borrow(t.id(r)), q.Prefix) {
 			return false
 		}
-		size += f.s.table.size(r)
-		if len(page.Timers) == limit || size > MaxPageBytes && len(page.Timers) > 0 {
+		if looked++; looked > q.Look {
 			page.More = true
 			return false
 		}
-		page.Timers = append(page.Timers, f.pending(slot, r))
+		if !fits(slot, r) {
+			last = slot
+			return true
+		}
+		if q.Count {
+			page.Count++
+			last = slot
+			return true
+		}
+		size += t.size(r)
+		if len(page.Timers) == q.Limit || size > MaxPageBytes && len(page.Timers) > 0 {
+			page.More = true
+			return false
+		}
+		page.Timers, last = append(page.Timers, f.pending(slot, r)), slot
 		return true
 	})
+	if page.More && last != noSlot {
+		page.Last = string(t.id(t.at(last)))
+	}
 	return page
 }
+
+// noSlot is no number of a slot.
+const noSlot = ^uint32(0)
 
 // size is about what the timer takes in an answer, in bytes.
 func (v *view) size(r *record) int {
 	c, p := v.body(r), &v.profiles[r.profile]
-	n := 96 + len(p.namespace) + len(c.id) + len(p.queue) + len(c.payload) + len(p.contentType) + len(c.lastError)
+	n := 96 + len(p.namespace) + len(c.id) + len(p.queue) + len(c.payload) + len(p.contentType) + len(c.lastError) + len(c.extra)
 	for _, pairs := range [2][]byte{c.headers, c.labels} {
 		for _, pair := range pairsOf(pairs, nil) {
 			n += 8 + len(pair.Key) + len(pair.Value)
@@ -83,7 +135,7 @@ func (f *FSM) Stats() Stats {
 	defer f.mu.Unlock()
 	s := f.s
 	return Stats{
-		Pending: s.table.count(), Finished: s.finished.live, Requests: s.requests.len(), PayloadBytes: s.payloads,
+		Pending: s.table.count() - s.paused - s.dead, Paused: s.paused, Dead: s.dead, Finished: s.finished.live, Requests: s.requests.len(), PayloadBytes: s.payloads,
 		AppliedIndex: s.index, Epoch: s.epoch, Clock: s.clock, EpochClock: s.epochClock,
 	}
 }

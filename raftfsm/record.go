@@ -18,6 +18,7 @@ import (
 //	headers      uvarint of pairs, each two texts with a uvarint of length; with flagHeaders
 //	labels       the same; with flagLabels
 //	last error   uvarint of length, text; with flagError
+//	extra        uvarint of length, the bytes of logv1.Extra as MarshalVT writes them; with flagExtra
 //	payload      the rest
 //
 // and is never changed, so whoever has the slab may read on while others write.
@@ -40,6 +41,7 @@ type body struct {
 	// headers and labels are pairs as they lie in a blob; empty if there are none.
 	headers, labels []byte
 	lastError       string
+	extra           []byte
 	payload         []byte
 }
 
@@ -48,6 +50,7 @@ const (
 	flagHeaders
 	flagLabels
 	flagError
+	flagExtra
 )
 
 // borrow is the bytes as a text that is good as long as they are not written.
@@ -71,6 +74,9 @@ func (c *body) inner(nextDue int64) int {
 	}
 	if c.lastError != "" {
 		n += uvarintLen(uint64(len(c.lastError))) + len(c.lastError)
+	}
+	if len(c.extra) > 0 {
+		n += uvarintLen(uint64(len(c.extra))) + len(c.extra)
 	}
 	return n
 }
@@ -101,6 +107,10 @@ func (c *body) put(b []byte, slot uint32, nextDue int64, inner int) {
 	if c.lastError != "" {
 		b[flags] |= flagError
 		b = appendText(b, c.lastError)
+	}
+	if len(c.extra) > 0 {
+		b[flags] |= flagExtra
+		b = appendText(b, borrow(c.extra))
 	}
 	_ = append(b, c.payload...)
 }
@@ -141,6 +151,11 @@ func bodyOf(in []byte, nextDue int64) body {
 	}
 	if flags&flagError != 0 {
 		c.lastError, in = cutText(in)
+	}
+	if flags&flagExtra != 0 {
+		var text string
+		text, in = cutText(in)
+		c.extra = unsafe.Slice(unsafe.StringData(text), len(text))
 	}
 	c.payload = in[:len(in):len(in)]
 	return c
@@ -186,7 +201,7 @@ func (v *view) build(r *record) *Record {
 	out := &Record{
 		Namespace: p.namespace, ID: c.id, Queue: p.queue, ContentType: p.contentType, Retry: p.policy(),
 		Due: c.due, NextDue: r.nextDue, Accepted: r.accepted, Revision: r.revision, Attempt: r.attempt,
-		Created: c.created, LastError: c.lastError,
+		Created: c.created, LastError: c.lastError, Extra: c.more(),
 		Headers: pairsOf(c.headers, nil), Labels: pairsOf(c.labels, nil),
 	}
 	if len(c.payload) > 0 {

@@ -94,6 +94,11 @@ const (
 	requestSchedule   = 1
 	requestCancel     = 2
 	requestReschedule = 3
+	requestPause      = 4
+	requestResume     = 5
+	requestFireNow    = 6
+	requestRedrive    = 7
+	requestPurge      = 8
 )
 
 // requestKey is FNV-128a over the kind, the namespace, a zero byte, the ID, a zero byte and the request ID; neither name can

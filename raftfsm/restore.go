@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
+	"slices"
+	"strings"
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 )
@@ -27,7 +30,10 @@ func (f *FSM) Restore(r io.Reader) error {
 	f.lead.reset()
 	f.ops = append(f.ops[:0], Op{Kind: Reset})
 	for slot := range s.table.length {
-		if f.ops = append(f.ops, arm(slot, s.table.at(slot))); len(f.ops) >= maxKeptOps {
+		if r := s.table.at(slot); !s.table.profiles[r.profile].parked {
+			f.arm(slot, r)
+		}
+		if len(f.ops) >= maxKeptOps {
 			f.push()
 		}
 	}
@@ -190,6 +196,13 @@ func (d *restoring) open() error {
 	}
 	s.index, s.epoch, s.clock, s.epochClock, s.accepted = h.Index, h.Epoch, h.ClockMs, h.EpochClockMs, h.Accepted
 	s.begun = h.Index
+	for i, r := range h.Reigns {
+		if i > 0 && r.Epoch <= h.Reigns[i-1].Epoch || r.Epoch > h.Epoch || i >= maxReigns {
+			return fmt.Errorf("the reigns are not in order: %w", ErrCorrupt)
+		}
+		s.reigns = append(s.reigns, Reign{Epoch: r.Epoch, Node: r.Node, Begun: r.BegunMs})
+		s.sum += s.reignSum(&s.reigns[i])
+	}
 	s.byKey.reserve(int(min(h.Records, maxReserve)))
 	s.byFinished.reserve(int(min(h.Finished, maxReserve)))
 	s.byRequest.reserve(int(min(h.Requests, maxReserve)))
@@ -206,8 +219,14 @@ func (d *restoring) record(m *logv1.Record) error {
 	if r, ok := validStored(c); !ok {
 		return fmt.Errorf("a record with %s: %w", r.Detail, ErrCorrupt)
 	}
+	if r := c.Extra.GetRepeat(); r != nil {
+		if r, ok := validRule(c.Id, r); !ok {
+			return fmt.Errorf("a record with %s: %w", r.Detail, ErrCorrupt)
+		}
+	}
 	d.one.reset()
-	in := d.one.schedule(c)
+	one := d.one.schedule(c)
+	in := &one
 	r := record{
 		nextDue: m.NextDueMs, accepted: m.Accepted, revision: m.Revision, attempt: m.Attempt, profile: s.profileOf(in),
 	}
@@ -218,7 +237,7 @@ func (d *restoring) record(m *logv1.Record) error {
 	if t.pending {
 		return fmt.Errorf("a timer is there twice: %w", ErrCorrupt)
 	}
-	b := body{id: in.id, due: in.due, created: m.CreatedMs, lastError: m.LastError, payload: in.payload}
+	b := body{id: in.id, due: in.due, created: m.CreatedMs, lastError: m.LastError, payload: in.payload, extra: encodeExtra(c.Extra)}
 	b.headers, b.labels = s.pairsOf(&d.one, in)
 	s.insert(&t, &r, &b)
 	d.last = r
@@ -228,13 +247,23 @@ func (d *restoring) record(m *logv1.Record) error {
 
 // validStored checks what the indexes assume of a record.
 func validStored(c *logv1.Schedule) (Result, bool) {
-	if c.Namespace == "" {
+	namespace := c.Namespace
+	if c.Extra.GetDead() != nil {
+		var ok bool
+		if namespace, ok = strings.CutPrefix(namespace, deadNamespace("")); !ok {
+			return invalid("namespace", "not one of dead letters"), false
+		}
+	}
+	if namespace == "" {
 		return invalid("namespace", "empty"), false
 	}
-	if r, ok := validKey(c.Namespace, c.Id); !ok {
+	if r, ok := validKey(namespace, c.Id); !ok {
 		return r, false
 	}
-	return validName("queue", c.Queue, MaxQueueBytes)
+	if len(c.Queue) > MaxQueueBytes {
+		return invalid("queue", "%d bytes", len(c.Queue)), false
+	}
+	return validName("queue", strings.TrimPrefix(c.Queue, "\x00"), MaxQueueBytes)
 }
 
 func (d *restoring) finish(m *logv1.Finished) error {
@@ -244,7 +273,7 @@ func (d *restoring) finish(m *logv1.Finished) error {
 		return fmt.Errorf("a finished timer with %s: %w", r.Detail, ErrCorrupt)
 	}
 	state := State(m.State)
-	if m.State != uint32(Fired) && m.State != uint32(Cancelled) || m.Revision > s.index {
+	if !slices.Contains([]State{Fired, Cancelled, Dead, Expired}, state) || m.State > math.MaxUint8 || m.Revision > s.index {
 		return fmt.Errorf("a finished timer of state %d and revision %d: %w", m.State, m.Revision, ErrCorrupt)
 	}
 	if m.Sequence <= w.last || m.Sequence > d.header.FinishedSequence || w.live > 0 && m.Sequence-w.first > MaxWindow {
@@ -258,7 +287,7 @@ func (d *restoring) finish(m *logv1.Finished) error {
 	seq := w.push(finishedItem{
 		revision: m.Revision, due: m.DueMs, created: m.CreatedMs, at: m.FinishedMs, attempt: m.Attempt,
 		state: state, firing: m.Firing,
-	}, m.Namespace, m.Id, m.Queue)
+	}, life{m.HandedMs, m.Epoch, m.Fired}, m.Namespace, m.Id, m.Queue)
 	s.byFinished.put(t.hash, uint32(seq))
 	s.sum += s.finishedSum(seq)
 	d.finished++

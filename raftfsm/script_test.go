@@ -69,7 +69,7 @@ func nameOf(c *Command) string {
 	return "unknown"
 }
 
-var codeNames = []string{"OK", "NotFound", "AlreadyExists", "RevisionMismatch", "StaleToken", "StaleEpoch", "Invalid"}
+var codeNames = []string{"OK", "NotFound", "AlreadyExists", "RevisionMismatch", "StaleToken", "StaleEpoch", "Invalid", "IsPaused", "NotPaused", "NotPending"}
 
 func resultText(r Result) string {
 	var b strings.Builder
@@ -92,7 +92,7 @@ func resultText(r Result) string {
 func statusText(s Status) string {
 	r := s.Record
 	text := fmt.Sprintf("%s %s queue=%s due=%d next=%d accepted=%d revision=%d attempt=%d created=%d", r.ID,
-		[]string{"", "pending", "firing", "fired", "cancelled"}[s.State], r.Queue, r.Due, r.NextDue, r.Accepted, r.Revision,
+		s.State, r.Queue, r.Due, r.NextDue, r.Accepted, r.Revision,
 		r.Attempt, r.Created)
 	if len(r.Payload) > 0 {
 		text += fmt.Sprintf(" payload=%q", r.Payload)
@@ -103,5 +103,42 @@ func statusText(s Status) string {
 	if s.FinishedAt != 0 {
 		text += fmt.Sprintf(" finished=%d", s.FinishedAt)
 	}
+	if s.HandedAt != 0 {
+		text += fmt.Sprintf(" handed=%d/%d", s.HandedEpoch, s.HandedAt)
+	}
+	if s.Fired != 0 {
+		text += fmt.Sprintf(" times=%d", s.Fired)
+	}
+	if r.Extra != nil {
+		text += " " + extraText(r.Extra)
+	}
 	return text
+}
+
+// extraText is the extra part of a timer in short words.
+func extraText(x *logv1.Extra) string {
+	var b strings.Builder
+	add := func(show bool, format string, args ...any) {
+		if show {
+			fmt.Fprintf(&b, " "+format, args...)
+		}
+	}
+	add(x.ExpiryMs != 0, "expiry=%d", x.ExpiryMs)
+	add(x.AtMostOnce, "at-most-once")
+	add(x.Webhook != "", "webhook=%s", x.Webhook)
+	add(x.WindowMs != 0, "window=%d", x.WindowMs)
+	add(x.Paused, "paused=%d", x.PausedMs)
+	add(x.Frozen, "left=%d", x.LeftMs)
+	add(x.OutRevision != 0, "out=%d", x.OutRevision)
+	if r := x.Repeat; r != nil {
+		add(true, "every=%d tick=%d fired=%d", r.EveryMs, r.TickMs, r.Fired)
+		add(r.BacklogMs != 0, "backlog=%d", r.BacklogMs)
+	}
+	if d := x.Dead; d != nil {
+		add(true, "dead=%s reason=%d at=%d attempts=%d child=%v", d.Id, d.Reason, d.AtMs, d.Attempts, d.Child)
+	}
+	for _, f := range x.Failures {
+		add(true, "[%d epoch=%d handed=%d lapsed=%v %q]", f.AtMs, f.Epoch, f.HandedMs, f.Lapsed, f.Error)
+	}
+	return "{" + strings.TrimSpace(b.String()) + "}"
 }

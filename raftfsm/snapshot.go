@@ -65,6 +65,9 @@ func (f *FSM) Snapshot() (*Snapshot, error) {
 	h.Index, h.Epoch, h.ClockMs, h.EpochClockMs, h.Accepted = s.index, s.epoch, s.clock, s.epochClock, s.accepted
 	h.Records, h.Finished, h.Requests = uint64(s.table.count()), uint64(s.finished.live), uint64(s.requests.len())
 	h.FinishedSequence, h.RequestSequence = s.finished.last, s.requests.last
+	for _, r := range s.reigns {
+		h.Reigns = append(h.Reigns, &logv1.Reign{Epoch: r.Epoch, Node: r.Node, BegunMs: r.Begun})
+	}
 	snap.owner = &s.table
 	return snap, nil
 }
@@ -226,8 +229,8 @@ func (m *recordMessage) of(v *view, r *record) *logv1.Record {
 	t.Labels = pairMessages(t.Labels, m.pairs)
 	policy := p.policy()
 	m.retry.LeaseMs, m.retry.InitialBackoffMs, m.retry.MaxBackoffMs = policy.Lease, policy.InitialBackoff, policy.MaxBackoff
-	m.retry.Multiplier = policy.Multiplier
-	t.Retry = &m.retry
+	m.retry.Multiplier, m.retry.MaxAttempts = policy.Multiplier, policy.MaxAttempts
+	t.Retry, t.Extra = &m.retry, c.more()
 	out := &m.record
 	out.Timer, out.Accepted, out.Revision, out.Attempt = t, r.accepted, r.revision, r.attempt
 	out.NextDueMs, out.CreatedMs, out.LastError = r.nextDue, c.created, c.lastError
@@ -245,9 +248,11 @@ func pairMessages(out []*logv1.Pair, pairs []Pair) []*logv1.Pair {
 func finishedMessage(seq uint64, c *finishedChunk, i uint64) *logv1.Finished {
 	it := &c.items[i]
 	namespace, id, queue := c.texts(i)
+	l := c.life(i)
 	return &logv1.Finished{
 		Namespace: string(namespace), Id: string(id), State: uint32(it.state), Revision: it.revision, Attempt: it.attempt,
 		DueMs: it.due, CreatedMs: it.created, FinishedMs: it.at, Queue: string(queue), Firing: it.firing, Sequence: seq,
+		HandedMs: l.handed, Epoch: l.epoch, Fired: l.fired,
 	}
 }
 

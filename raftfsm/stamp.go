@@ -11,12 +11,13 @@ const guardMillis = 500
 
 // Stamp makes commands ready for one log entry under the epoch and returns the clock for that entry, Unix milliseconds: now,
 // or the last clock if now is behind it. It writes into the commands: delays become due times (rounded up, never early),
-// Cancel learns whether the timer may have been handed out, Retry gets the due time of its next attempt.
+// Cancel and Pause learn whether the timer may have been handed out, Retry gets the due time of its next attempt, a timer with a
+// window its place in it, and whatever moves a repeat where it goes on.
 //
 // rejected has one place for each command; one that is not nil is the command's result, and the command is not to be
-// proposed: a token that is known to be old (StaleToken), or a delay out of range (Invalid).
+// proposed: a token that is known to be old (StaleToken), or a delay or a repeat out of range (Invalid).
 //
-// Cancel, Complete and Retry hold their timer: HandOut gives it to nobody until the command is applied or released, or
+// Cancel, Pause, Complete, Retry, Advance and Expire hold their timer: HandOut gives it to nobody until the command is applied or released, or
 // another epoch begins. So each command that was stamped and not rejected must be proposed under this epoch, or given
 // to ReleaseHolds.
 func (f *FSM) Stamp(epoch uint64, nowMs int64, cmds []*Command) (clock int64, rejected []*Result) {
@@ -37,28 +38,101 @@ func (f *FSM) Stamp(epoch uint64, nowMs int64, cmds []*Command) (clock int64, re
 func (f *FSM) stamp(epoch uint64, c *Command) *Result {
 	switch k := c.Kind.(type) {
 	case *logv1.Command_Schedule:
-		return f.stampDue(&k.Schedule.DueMs, &k.Schedule.DelayMs, &k.Schedule.IsDelay)
+		return f.stampSchedule(k.Schedule)
 	case *logv1.Command_Reschedule:
+		if k.Reschedule.Now {
+			return nil
+		}
 		return f.stampDue(&k.Reschedule.DueMs, &k.Reschedule.DelayMs, &k.Reschedule.IsDelay)
 	case *logv1.Command_Cancel:
 		t := f.s.find(space(k.Cancel.Namespace), k.Cancel.Id)
 		k.Cancel.Firing = t.pending && f.mayBeOut(epoch, &t)
 		k.Cancel.Hold = f.hold(epoch, &t)
+	case *logv1.Command_Pause:
+		t := f.s.find(space(k.Pause.Namespace), k.Pause.Id)
+		k.Pause.Firing = t.pending && f.mayBeOut(epoch, &t)
+		k.Pause.Hold = f.hold(epoch, &t)
+	case *logv1.Command_Resume:
+		t := f.s.find(space(k.Resume.Namespace), k.Resume.Id)
+		k.Resume.Next = f.resumed(&t)
 	case *logv1.Command_Complete:
-		t := f.s.find(space(k.Complete.Namespace), k.Complete.Id)
-		if r := f.staleToken(epoch, &t, k.Complete.Revision, k.Complete.Attempt, k.Complete.TokenEpoch); r != nil {
-			return r
-		}
-		k.Complete.Hold = f.hold(epoch, &t)
+		return f.stampComplete(epoch, k.Complete)
 	case *logv1.Command_Retry:
-		t := f.s.find(space(k.Retry.Namespace), k.Retry.Id)
-		if r := f.staleToken(epoch, &t, k.Retry.Revision, k.Retry.Attempt, k.Retry.TokenEpoch); r != nil {
+		return f.stampRetry(epoch, k.Retry)
+	case *logv1.Command_Advance:
+		return f.stampAdvance(epoch, k.Advance)
+	case *logv1.Command_Expire:
+		t := f.s.find(space(k.Expire.Namespace), k.Expire.Id)
+		if r := f.staleVerdict(epoch, &t, k.Expire.Revision, k.Expire.Attempt); r != nil {
 			return r
 		}
-		if r := f.stampRetry(&t, k.Retry); r != nil {
+		k.Expire.Hold = f.hold(epoch, &t)
+	case *logv1.Command_Atomic:
+		return f.stampAtomic(epoch, k.Atomic)
+	}
+	return nil
+}
+
+// stampAtomic stamps the commands of a batch; one that is refused refuses all.
+func (f *FSM) stampAtomic(epoch uint64, m *logv1.Atomic) *Result {
+	for i, part := range m.Commands {
+		if r := f.stamp(epoch, part); r != nil {
+			f.release(m.Commands[:i])
+			r.Answer = uint32(i)
 			return r
 		}
-		k.Retry.Hold = f.hold(epoch, &t)
+	}
+	return nil
+}
+
+func (f *FSM) stampComplete(epoch uint64, c *logv1.Complete) *Result {
+	t := f.s.find(space(c.Namespace), c.Id)
+	if r := f.staleToken(epoch, &t, c.Revision, c.Attempt, c.TokenEpoch); r != nil {
+		return r
+	}
+	if c.Ahead {
+		if r := f.staleVerdict(epoch, &t, c.Revision, c.Attempt); r != nil {
+			return r
+		}
+		if c.TokenEpoch != epoch {
+			return &Result{Code: StaleToken, Detail: "its epoch " + revisionText(c.TokenEpoch) + " is over"}
+		}
+	}
+	c.Next = nil
+	if f.repeats(&t, c.Revision, c.Attempt) {
+		c.Next = f.settled(&t)
+	}
+	c.Hold = f.hold(epoch, &t)
+	return nil
+}
+
+func (f *FSM) stampRetry(epoch uint64, c *logv1.Retry) *Result {
+	t := f.s.find(space(c.Namespace), c.Id)
+	if r := f.staleToken(epoch, &t, c.Revision, c.Attempt, c.TokenEpoch); r != nil {
+		return r
+	}
+	if r := f.stampAgain(&t, c); r != nil {
+		return r
+	}
+	c.Next = nil
+	if f.repeats(&t, c.Revision, c.Attempt) {
+		most := f.s.table.profiles[t.record.profile].maxAttempts
+		if c.Dead || most > 0 && c.Attempt+1 >= most {
+			c.Next = f.settled(&t)
+		}
+	}
+	c.Hold = f.hold(epoch, &t)
+	return nil
+}
+
+// staleVerdict refuses what follows from a verdict if the timer has changed or was handed out since.
+func (f *FSM) staleVerdict(epoch uint64, t *target, revision uint64, attempt uint32) *Result {
+	if epoch == f.s.epoch && (!t.pending || t.record.revision != revision || t.record.attempt != attempt) {
+		r := stale(t)
+		return &r
+	}
+	if t.pending && epoch == f.lead.epoch && f.lead.notes.at(t.slot)&noteHanded != 0 {
+		return &Result{Code: StaleToken, Revision: t.record.revision, Detail: "it has been handed out"}
 	}
 	return nil
 }
@@ -107,7 +181,7 @@ func (f *FSM) staleToken(epoch uint64, t *target, revision uint64, attempt uint3
 	if epoch != f.s.epoch {
 		return nil
 	}
-	if !t.pending || t.record.revision != revision || t.record.attempt != attempt {
+	if !f.s.isAt(t, revision, attempt) {
 		r := stale(t)
 		return &r
 	}
@@ -122,7 +196,12 @@ func (f *FSM) staleToken(epoch uint64, t *target, revision uint64, attempt uint3
 	return nil
 }
 
-func (f *FSM) stampRetry(t *target, c *logv1.Retry) *Result {
+// stampAgain finds out when the next attempt is due.
+func (f *FSM) stampAgain(t *target, c *logv1.Retry) *Result {
+	if c.Returned {
+		c.DueMs = f.lead.clock // Apply leaves the due time as it is
+		return nil
+	}
 	if c.HasDelay {
 		at, r := f.after("retry delay", c.DelayMs)
 		if r == nil {
@@ -162,14 +241,20 @@ func (f *FSM) hold(epoch uint64, t *target) uint64 {
 func (f *FSM) ReleaseHolds(cmds []*Command) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.release(cmds)
+	f.push()
+}
+
+// release is ReleaseHolds, called with mu held.
+func (f *FSM) release(cmds []*Command) {
 	for _, m := range cmds {
 		switch m.Kind.(type) {
-		case *logv1.Command_Cancel, *logv1.Command_Complete, *logv1.Command_Retry:
-			var e entry
-			c := e.command(m)
-			c.hash = f.s.hash(c.namespace, c.id)
-			f.liftOnly(f.lead.epoch, c)
+		case nil, *logv1.Command_Schedule, *logv1.Command_Reschedule:
+			continue
 		}
+		var e entry
+		c := e.command(m)
+		c.hash = f.s.hash(c.namespace, c.id)
+		f.liftOnly(f.lead.epoch, &c)
 	}
-	f.push()
 }

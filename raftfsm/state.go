@@ -2,8 +2,8 @@ package raftfsm
 
 import (
 	"hash/maphash"
-
-	"github.com/carillon-timers/carillon/wheel"
+	"slices"
+	"strings"
 )
 
 // state is what is replicated, with its indexes. Guarded by FSM.mu; one that is being restored belongs to Restore alone.
@@ -19,6 +19,12 @@ type state struct {
 	// payloads is the sum of the payload bytes, sum that of the hashes of all records, finished timers and requests.
 	payloads int64
 	sum      uint64
+	// paused and dead count the parked timers.
+	paused, dead int
+	// reigns are the last epochs. The slice is replaced, never written: readers share it.
+	reigns []Reign
+	// load counts the armed timers by the second, once that is needed. Not replicated.
+	load load
 
 	retention int64
 	table     table
@@ -33,7 +39,7 @@ type state struct {
 	order      order
 
 	// key and scratch are buffers.
-	key     [MaxNamespaceBytes + 1 + MaxIDBytes]byte
+	key     [1 + MaxNamespaceBytes + 1 + MaxIDBytes]byte
 	scratch []byte
 	// attributes is a buffer of headers and labels.
 	attributes []byte
@@ -52,7 +58,7 @@ func newState(o Options) *state {
 
 // hash is the place of a timer in the indexes. Over-long names, which are never in them, are cut.
 func (s *state) hash(namespace, id string) uint64 {
-	n := copy(s.key[:MaxNamespaceBytes], namespace)
+	n := copy(s.key[:1+MaxNamespaceBytes], namespace)
 	s.key[n] = 0
 	n += 1 + copy(s.key[n+1:], id)
 	return maphash.Bytes(s.seed, s.key[:n])
@@ -118,6 +124,11 @@ func (s *state) finishedAt(seq uint64) *finishedItem {
 	return &c.items[i]
 }
 
+func (s *state) lifeAt(seq uint64) life {
+	c, i := s.finished.chunk(seq)
+	return c.life(i)
+}
+
 // expired says that what happened at the time is over its retention by the last clock.
 func (s *state) expired(at int64) bool { return s.clock-at > s.retention }
 
@@ -149,23 +160,38 @@ func (s *state) write(slot uint32, r *record, c *body) {
 	s.table.set(slot, r, c)
 	s.sum += r.sum
 	s.payloads += int64(len(c.payload))
+	s.count(r, 1)
+}
+
+// count counts a timer by what its profile says.
+func (s *state) count(r *record, n int) {
+	p := &s.table.profiles[r.profile]
+	switch {
+	case !p.parked:
+		s.load.add(r.nextDue, n)
+	case p.isDead():
+		s.dead += n
+	default:
+		s.paused += n
+	}
 }
 
 // give takes a record that is not in its slot any more out of all counts.
 func (s *state) give(r *record) {
+	s.count(r, -1)
 	s.sum -= r.sum
 	s.payloads -= int64(len(s.table.body(r).payload))
 	s.table.kill(r.where)
 	s.table.forgo(r.profile)
 }
 
-// finish remembers a timer that fired or was cancelled, oldest first beyond the limit.
-func (s *state) finish(t *target, how State, firing bool) {
+// finish remembers a timer that is finished, and forgets the oldest beyond the limit.
+func (s *state) finish(t *target, how State, firing bool, l life) {
 	r := &t.record
 	c := s.table.body(r)
 	seq := s.finished.push(finishedItem{
 		revision: s.index, due: c.due, created: c.created, at: s.clock, attempt: r.attempt, state: how, firing: firing,
-	}, t.namespace, t.id, s.table.profiles[r.profile].queue)
+	}, l, t.namespace, t.id, s.table.profiles[r.profile].queue)
 	s.byFinished.put(t.hash, uint32(seq))
 	s.sum += s.finishedSum(seq)
 	for s.finished.over() {
@@ -229,6 +255,20 @@ func (s *state) expire(commands int) {
 	}
 }
 
-func arm(slot uint32, r *record) Op {
-	return Op{Kind: Arm, Slot: slot, When: wheel.Tick(r.nextDue)}
+// maxReigns is how many epochs are remembered.
+const maxReigns = 64
+
+// reign remembers who opened an epoch.
+func (s *state) reign(epoch uint64, node string) {
+	n := len(s.reigns)
+	if n > 0 && s.reigns[n-1].Epoch >= epoch {
+		return
+	}
+	old := s.reigns
+	if n == maxReigns {
+		s.sum -= s.reignSum(&old[0])
+		old = old[1:]
+	}
+	s.reigns = append(slices.Clone(old), Reign{Epoch: epoch, Node: strings.Clone(node), Begun: s.clock})
+	s.sum += s.reignSum(&s.reigns[len(s.reigns)-1])
 }

@@ -1,6 +1,8 @@
 package raftfsm
 
 import (
+	"strconv"
+
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 	"github.com/carillon-timers/carillon/wheel"
 )
@@ -87,6 +89,15 @@ const (
 	Expired   State = 7
 )
 
+// String is the name of the state in lower case.
+func (s State) String() string {
+	names := [...]string{Pending: "pending", Firing: "firing", Fired: "fired", Cancelled: "cancelled", Paused: "paused", Dead: "dead", Expired: "expired"}
+	if int(s) < len(names) && names[s] != "" {
+		return names[s]
+	}
+	return "state " + strconv.Itoa(int(s))
+}
+
 // Record is a pending timer as a reader is given it: a copy, which he may keep. That of a dead letter has the namespace NUL and
 // the timer's, and the letter's key as its ID; Extra.Dead tells the rest.
 type Record struct {
@@ -149,7 +160,7 @@ type Reign struct {
 // Op tells the owner of the wheel what Apply did to one slot of the table. Ops are pushed in the order of the log, under
 // the lock of the table.
 type Op struct {
-	// When is the tick at which the slot falls due (Arm).
+	// When is the tick at which the slot falls due, or its timer expires, if that is earlier (Arm).
 	When wheel.Tick
 	Slot uint32
 	Kind OpKind
@@ -160,7 +171,7 @@ type OpKind uint8
 
 // Kinds of Op.
 const (
-	// Arm: the slot holds a timer that falls due at When; a slot that was armed is moved.
+	// Arm: the slot holds a timer to be looked at at When; a slot that was armed is moved.
 	Arm OpKind = iota + 1
 	// Disarm: the slot is free, or its timer is parked (paused, or a dead letter).
 	Disarm

@@ -86,7 +86,7 @@ func (s *state) validSchedule(e *entry, c *command) (Result, bool) {
 	if r, ok := validKey(c.namespace, c.id); !ok {
 		return r, false
 	}
-	if r, ok := validName("queue", c.queue, MaxQueueBytes); !ok {
+	if r, ok := validTarget(c.queue, c.extra().GetWebhook()); !ok {
 		return r, false
 	}
 	if r, ok := validRequestID(c.requestID); !ok {
@@ -112,6 +112,11 @@ func (s *state) validSchedule(e *entry, c *command) (Result, bool) {
 	if c.ifExists > ifExistsKeep {
 		return invalid("if_exists", "%d is not a policy", c.ifExists), false
 	}
+	if x := c.extra(); x != nil {
+		if r, ok := s.validExtra(c, x); !ok {
+			return r, false
+		}
+	}
 	return validRetry(&c.retry)
 }
 
@@ -129,6 +134,8 @@ func validRetry(p *RetryPolicy) (Result, bool) {
 		return invalid("retry.max_backoff", "%d ms; 0 to %d are allowed", p.MaxBackoff, MaxBackoffMillis), false
 	case math.IsNaN(p.Multiplier) || p.Multiplier != 0 && (p.Multiplier < 1 || p.Multiplier > maxMultiplier):
 		return invalid("retry.multiplier", "%v; 1 to %d are allowed", p.Multiplier, maxMultiplier), false
+	case p.MaxAttempts > MaxAttempts:
+		return invalid("retry.max_attempts", "%d; 0 to %d are allowed", p.MaxAttempts, MaxAttempts), false
 	}
 	return Result{}, true
 }

@@ -3,6 +3,8 @@ package raftfsm
 import (
 	"encoding/binary"
 	"math"
+
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 )
 
 // The readers here take the wire format of the messages as MarshalVT writes it: fields in the order of their numbers, each at
@@ -113,14 +115,7 @@ func (e *entry) readWire(b []byte) bool {
 				return false
 			}
 		case 6<<3 | wireBytes:
-			e.begin = true
-			begin := wire{b: w.bytes()}
-			for t := begin.tag(false); t != 0; t = begin.tag(false) {
-				if begin.bytes(); t != 1<<3|wireBytes && t != 2<<3|wireBytes {
-					return false
-				}
-			}
-			if !begin.ok() {
+			if !e.readBegin(w.bytes()) {
 				return false
 			}
 		default:
@@ -130,13 +125,37 @@ func (e *entry) readWire(b []byte) bool {
 	return w.ok()
 }
 
-// readCommand reads one command, which has one kind and nothing else.
+func (e *entry) readBegin(b []byte) bool {
+	e.begin = true
+	w := wire{b: b}
+	for t := w.tag(false); t != 0; t = w.tag(false) {
+		switch t {
+		case 1<<3 | wireBytes:
+			e.node = w.text()
+		case 2<<3 | wireBytes:
+			w.bytes()
+		default:
+			w.unknown()
+		}
+	}
+	return w.ok()
+}
+
+// readCommand reads one command, which has one kind and nothing else. The kinds that are rare are read as messages.
 func (e *entry) readCommand(b []byte) bool {
 	w := wire{b: b}
 	t := w.tag(false)
 	in := wire{b: w.bytes()}
-	if !w.ok() || t&7 != wireBytes || t>>3 < byte(kindSchedule) || t>>3 > byte(kindRetry) {
+	if !w.ok() || t&7 != wireBytes || t>>3 < byte(kindSchedule) || t>>3 > byte(kindAtomic) {
 		return false
+	}
+	if t>>3 > byte(kindRetry) {
+		m := &logv1.Command{}
+		if m.UnmarshalVT(b) != nil || m.HasUnknown() {
+			return false
+		}
+		e.commands = append(e.commands, e.command(m))
+		return true
 	}
 	c := e.next(commandKind(t >> 3))
 	switch c.kind {
@@ -188,10 +207,26 @@ func (e *entry) readSchedule(w *wire, c *command) {
 			c.expected = w.number()
 		case 14<<3 | wireBytes:
 			c.requestID = w.bytes()
+		case 15<<3 | wireBytes:
+			m := &logv1.Extra{}
+			w.message(m)
+			c.also().extra = m
 		default:
 			w.unknown()
 		}
 	}
+}
+
+// message reads a message that few commands have.
+func (w *wire) message(m vtMessage) {
+	w.bad = w.bad || m.UnmarshalVT(w.bytes()) != nil || m.HasUnknown()
+}
+
+// nextMessage is the message of a Next.
+func (w *wire) nextMessage(c *command) {
+	m := &logv1.Next{}
+	w.message(m)
+	c.also().next = m
 }
 
 // readPair reads one more pair of those in a range.
@@ -226,6 +261,8 @@ func (w *wire) policy(p *RetryPolicy) {
 			p.MaxBackoff = int64(w.number())
 		case 4<<3 | wireFixed64:
 			p.Multiplier = w.double()
+		case 5<<3 | wireVarint:
+			p.MaxAttempts = w.small()
 		default:
 			w.unknown()
 		}
@@ -270,6 +307,8 @@ func (w *wire) reschedule(c *command) {
 			c.expected = w.number()
 		case 7<<3 | wireBytes:
 			c.requestID = w.bytes()
+		case 8<<3 | wireVarint:
+			c.now = w.flag()
 		default:
 			w.unknown()
 		}
@@ -291,6 +330,12 @@ func (w *wire) complete(c *command) {
 			c.tokenEpoch = w.number()
 		case 6<<3 | wireVarint:
 			c.hold = w.number()
+		case 7<<3 | wireVarint:
+			c.handed = int64(w.number())
+		case 8<<3 | wireBytes:
+			w.nextMessage(c)
+		case 9<<3 | wireVarint:
+			c.ahead = w.flag()
 		default:
 			w.unknown()
 		}
@@ -320,6 +365,16 @@ func (w *wire) retry(c *command) {
 			c.errorText = w.text()
 		case 10<<3 | wireVarint:
 			c.hold = w.number()
+		case 11<<3 | wireVarint:
+			c.handed = int64(w.number())
+		case 12<<3 | wireBytes:
+			w.nextMessage(c)
+		case 13<<3 | wireVarint:
+			c.dead = w.flag()
+		case 14<<3 | wireVarint:
+			c.returned = w.flag()
+		case 15<<3 | wireVarint:
+			c.lapsed = w.flag()
 		default:
 			w.unknown()
 		}

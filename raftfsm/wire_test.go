@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+	"google.golang.org/protobuf/proto"
 )
 
 // sameEntry compares two entries by what they mean.
@@ -26,14 +27,31 @@ func sameEntry(a, b *entry) error {
 		if math.Float64bits(x.retry.Multiplier) != math.Float64bits(y.retry.Multiplier) {
 			return fmt.Errorf("multiplier of command %d is %v, want %v", i, x.retry.Multiplier, y.retry.Multiplier)
 		}
+		if err := sameMore(a, b, x.more, y.more); err != nil {
+			return fmt.Errorf("command %d: %w", i, err)
+		}
 		for _, c := range []*command{&x, &y} {
-			c.payload, c.requestID, c.headers, c.labels, c.retry.Multiplier = nil, nil, [2]uint32{}, [2]uint32{}, 0
+			c.more, c.payload, c.requestID, c.headers, c.labels, c.retry.Multiplier = nil, nil, nil, [2]uint32{}, [2]uint32{}, 0
 		}
 		if fmt.Sprintf("%+v", x) != fmt.Sprintf("%+v", y) {
 			return fmt.Errorf("command %d differs: %+v, %+v", i, x, y)
 		}
 	}
 	return nil
+}
+
+// sameMore compares what few commands have.
+func sameMore(in, other *entry, a, b *commandMore) error {
+	if a == nil || b == nil {
+		if a != b {
+			return fmt.Errorf("one has more: %v, %v", a, b)
+		}
+		return nil
+	}
+	if !proto.Equal(a.extra, b.extra) || !proto.Equal(a.next, b.next) || !slices.Equal(a.spawn, b.spawn) || !slices.Equal(a.keys, b.keys) {
+		return fmt.Errorf("one has other things: %v, %v", a, b)
+	}
+	return sameEntry(&entry{commands: a.parts, pairs: in.pairs}, &entry{commands: b.parts, pairs: other.pairs})
 }
 
 // differ reads a body both ways: what readWire takes must be what the messages say.
@@ -63,6 +81,84 @@ func randomText(rng *rand.Rand) string {
 
 func randomNumber(rng *rand.Rand) uint64 { return rng.Uint64() >> rng.IntN(65) }
 
+func randomRepeat(rng *rand.Rand) *logv1.Repeat {
+	number := func() int64 { return int64(randomNumber(rng)) }
+	return &logv1.Repeat{
+		EveryMs: number(), Cron: randomText(rng), Zone: randomText(rng), FixedDelay: rng.IntN(2) == 0, StartMs: number(),
+		HasEnd: rng.IntN(2) == 0, EndMs: number(), MaxCount: number(), Misfire: uint32(number()), MaxCatchUp: uint32(number()),
+		MaxLateMs: number(), Overlap: uint32(number()), TickMs: number(), Fired: number(), BacklogMs: number(),
+	}
+}
+
+func randomExtra(rng *rand.Rand) *logv1.Extra {
+	number := func() int64 { return int64(randomNumber(rng)) }
+	flag := func() bool { return rng.IntN(2) == 0 }
+	x := &logv1.Extra{
+		ExpiryMs: number(), AtMostOnce: flag(), Webhook: randomText(rng), WindowMs: number(), Paused: flag(), Frozen: flag(),
+		LeftMs: number(), OutRevision: uint64(number()), PausedMs: number(),
+	}
+	if flag() {
+		x.Repeat = randomRepeat(rng)
+	}
+	if flag() {
+		x.Dead = &logv1.Dead{Id: randomText(rng), Reason: uint32(number()), AtMs: number(), Attempts: uint32(number()), Child: flag()}
+	}
+	for range rng.IntN(3) {
+		x.Failures = append(x.Failures, &logv1.Failure{
+			AtMs: number(), Epoch: uint64(number()), HandedMs: number(), Error: randomText(rng), Lapsed: flag(),
+		})
+	}
+	return x
+}
+
+// randomNext is nil half of the time.
+func randomNext(rng *rand.Rand) *logv1.Next {
+	if rng.IntN(2) == 0 {
+		return nil
+	}
+	number := func() int64 { return int64(randomNumber(rng)) }
+	return &logv1.Next{Ended: rng.IntN(2) == 0, TickMs: number(), DueMs: number(), BacklogMs: number()}
+}
+
+// rareCommand is a command of a kind that is read as a message.
+func rareCommand(rng *rand.Rand) *Command {
+	number := func() uint64 { return randomNumber(rng) }
+	text := func() string { return randomText(rng) }
+	flag := func() bool { return rng.IntN(2) == 0 }
+	switch rng.IntN(7) {
+	case 0:
+		return &Command{Kind: &logv1.Command_Pause{Pause: &logv1.Pause{
+			Namespace: text(), Id: text(), Freeze: flag(), ExpectedRevision: number(), RequestId: []byte(text()), Firing: flag(), Hold: number(),
+		}}}
+	case 1:
+		return &Command{Kind: &logv1.Command_Resume{Resume: &logv1.Resume{
+			Namespace: text(), Id: text(), ExpectedRevision: number(), RequestId: []byte(text()), Next: randomNext(rng),
+		}}}
+	case 2:
+		return &Command{Kind: &logv1.Command_Advance{Advance: &logv1.Advance{
+			Namespace: text(), Id: text(), Revision: number(), Attempt: uint32(number()), Hold: number(), Next: randomNext(rng),
+			SpawnMs: []int64{int64(number()), int64(number())},
+		}}}
+	case 3:
+		return &Command{Kind: &logv1.Command_Expire{Expire: &logv1.Expire{
+			Namespace: text(), Id: text(), Revision: number(), Attempt: uint32(number()), Hold: number(),
+		}}}
+	case 4:
+		return &Command{Kind: &logv1.Command_Redrive{Redrive: &logv1.Redrive{
+			Namespace: text(), Keys: []string{text(), text()}, Queue: text(), Limit: uint32(number()), RequestId: []byte(text()),
+		}}}
+	case 5:
+		return &Command{Kind: &logv1.Command_Purge{Purge: &logv1.Purge{
+			Namespace: text(), Keys: []string{text(), text()}, Queue: text(), Limit: uint32(number()), RequestId: []byte(text()),
+		}}}
+	}
+	batch := &logv1.Atomic{}
+	for range rng.IntN(3) {
+		batch.Commands = append(batch.Commands, randomCommand(rng))
+	}
+	return &Command{Kind: &logv1.Command_Atomic{Atomic: batch}}
+}
+
 func randomPairs(rng *rand.Rand) []*logv1.Pair {
 	var out []*logv1.Pair
 	for range rng.IntN(4) {
@@ -76,7 +172,7 @@ func randomCommand(rng *rand.Rand) *Command {
 	number := func() uint64 { return randomNumber(rng) }
 	text := func() string { return randomText(rng) }
 	flag := func() bool { return rng.IntN(2) == 0 }
-	switch rng.IntN(6) {
+	switch rng.IntN(7) {
 	case 0:
 		return &Command{Kind: &logv1.Command_Cancel{Cancel: &logv1.Cancel{
 			Namespace: text(), Id: text(), ExpectedRevision: number(), RequestId: []byte(text()), Firing: flag(), Hold: number(),
@@ -84,17 +180,21 @@ func randomCommand(rng *rand.Rand) *Command {
 	case 1:
 		return &Command{Kind: &logv1.Command_Reschedule{Reschedule: &logv1.Reschedule{
 			Namespace: text(), Id: text(), DueMs: int64(number()), DelayMs: int64(number()), IsDelay: flag(),
-			ExpectedRevision: number(), RequestId: []byte(text()),
+			ExpectedRevision: number(), RequestId: []byte(text()), Now: flag(),
 		}}}
 	case 2:
 		return &Command{Kind: &logv1.Command_Complete{Complete: &logv1.Complete{
 			Namespace: text(), Id: text(), Revision: number(), Attempt: uint32(number()), TokenEpoch: number(), Hold: number(),
+			HandedMs: int64(number()), Next: randomNext(rng), Ahead: flag(),
 		}}}
 	case 3:
 		return &Command{Kind: &logv1.Command_Retry{Retry: &logv1.Retry{
 			Namespace: text(), Id: text(), Revision: number(), Attempt: uint32(number()), TokenEpoch: number(), DueMs: int64(number()),
 			DelayMs: int64(number()), HasDelay: flag(), Error: text(), Hold: number(),
+			HandedMs: int64(number()), Next: randomNext(rng), Dead: flag(), Returned: flag(), Lapsed: flag(),
 		}}}
+	case 4:
+		return rareCommand(rng)
 	}
 	c := &logv1.Schedule{
 		Namespace: text(), Id: text(), DueMs: int64(number()), DelayMs: int64(number()), IsDelay: flag(), Queue: text(),
@@ -104,8 +204,11 @@ func randomCommand(rng *rand.Rand) *Command {
 	if flag() {
 		c.Retry = &logv1.RetryPolicy{
 			LeaseMs: int64(number()), InitialBackoffMs: int64(number()), MaxBackoffMs: int64(number()),
-			Multiplier: math.Float64frombits(number()),
+			Multiplier: math.Float64frombits(number()), MaxAttempts: uint32(number()),
 		}
+	}
+	if flag() {
+		c.Extra = randomExtra(rng)
 	}
 	return scheduleOf(c)
 }

@@ -1,0 +1,200 @@
+package raftfsm
+
+import logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+
+// What a leader computes for timers with a repeat or a window, before it proposes. All methods here are called with mu held.
+
+func (f *FSM) stampSchedule(c *logv1.Schedule) *Result {
+	if r := f.stampDue(&c.DueMs, &c.DelayMs, &c.IsDelay); r != nil {
+		return r
+	}
+	x := c.Extra
+	if x == nil {
+		return nil
+	}
+	if x.Repeat != nil {
+		if r := f.stampFirst(c, x.Repeat); r != nil {
+			return r
+		}
+	}
+	if x.WindowMs > 0 && x.WindowMs <= MaxWindowMillis && c.DueMs >= minDueMillis && c.DueMs-f.lead.clock <= MaxAheadMillis+1 {
+		t := target{hash: f.s.hash(space(c.Namespace), c.Id)}
+		c.DueMs = f.s.place(c.DueMs, x.WindowMs, x.ExpiryMs, t.hashOf(f.s.index))
+	}
+	return nil
+}
+
+// stampFirst finds the first due time of a repeat, unless the client has set it, and anchors a period without a start at it.
+func (f *FSM) stampFirst(c *logv1.Schedule, r *logv1.Repeat) *Result {
+	if f.o.Repeats == nil {
+		refused := invalid("repeat", "not supported by this node")
+		return &refused
+	}
+	if refused, ok := validRule(c.Id, r); !ok {
+		return &refused
+	}
+	if c.First {
+		due, ok := f.lead.clock+r.EveryMs+1, true // as after a delay
+		if r.EveryMs == 0 || r.StartMs != 0 {
+			due, ok = f.o.Repeats.Next(r, f.lead.clock)
+		}
+		if !ok {
+			refused := invalid("repeat", "no due time after now, %d", f.lead.clock)
+			return &refused
+		}
+		c.DueMs, c.First = due, false
+	}
+	if r.TickMs = c.DueMs; r.EveryMs > 0 && r.StartMs == 0 {
+		if r.StartMs = r.TickMs; r.StartMs == 0 {
+			r.StartMs = -r.EveryMs // the same grid: 0 is no start
+		}
+	}
+	return nil
+}
+
+// repeats says that the target repeats, and is what a token is about.
+func (f *FSM) repeats(t *target, revision uint64, attempt uint32) bool {
+	return f.o.Repeats != nil && f.s.isAt(t, revision, attempt) && f.s.table.profiles[t.record.profile].extra && f.s.table.glance(&t.record).repeat != nil
+}
+
+// settled is where a repeat goes on from a due time whose delivery is settled now.
+func (f *FSM) settled(t *target) *logv1.Next {
+	e := f.s.edit(t)
+	r, clock := e.extra.Repeat, f.lead.clock
+	if r.FixedDelay {
+		due := clock + r.EveryMs + 1
+		return f.nextAt(t, e, due, !r.HasEnd || due <= r.EndMs)
+	}
+	due, ok := r.TickMs, true
+	if e.body.due >= r.TickMs {
+		due, ok = f.o.Repeats.Next(r, r.TickMs)
+	} // else it was fired ahead of its time, which is still to come
+	if !ok || due > clock || due <= r.BacklogMs {
+		n := f.nextAt(t, e, due, ok)
+		if ok && due <= r.BacklogMs {
+			n.DueMs, n.BacklogMs = due, r.BacklogMs
+		}
+		return n
+	}
+	// It came while the delivery was out.
+	if r.Overlap == overlapOne {
+		newest := cloneRepeat(r)
+		newest.TickMs, newest.Misfire, newest.MaxLateMs = due, misfireOne, 0
+		if turn := f.o.Repeats.Turn(newest, clock); len(turn.Fire) > 0 {
+			due = turn.Fire[len(turn.Fire)-1]
+			return &logv1.Next{TickMs: due, DueMs: due, BacklogMs: due}
+		}
+	}
+	due, ok = f.o.Repeats.Next(r, clock)
+	return f.nextAt(t, e, due, ok)
+}
+
+// nextAt is a due time to come, placed in the window; not ok means that there is none.
+func (f *FSM) nextAt(t *target, e *edit, due int64, ok bool) *logv1.Next {
+	if !ok {
+		return &logv1.Next{Ended: true}
+	}
+	n := &logv1.Next{TickMs: due, DueMs: due}
+	if due > f.lead.clock {
+		n.DueMs = f.s.place(due, e.extra.WindowMs, e.extra.ExpiryMs, t.hashOf(t.record.revision))
+	}
+	return n
+}
+
+// caughtUp is what follows from due times that have passed by an instant: those to fire, one after the other, or the next one.
+func (f *FSM) caughtUp(t *target, e *edit, now int64) *logv1.Next {
+	if r := e.extra.Repeat; r.FixedDelay {
+		if r.TickMs <= now && !tooLate(r, now) {
+			return &logv1.Next{TickMs: r.TickMs, DueMs: r.TickMs, BacklogMs: r.TickMs}
+		}
+		due := r.TickMs
+		if due <= now {
+			due = f.lead.clock + r.EveryMs + 1
+		}
+		return f.nextAt(t, e, due, !r.HasEnd || due <= r.EndMs)
+	}
+	turn := f.o.Repeats.Turn(e.extra.Repeat, now)
+	if n := len(turn.Fire); n > 0 {
+		// Also a single one is a backlog, which is not missed again however long this takes.
+		return &logv1.Next{TickMs: turn.Fire[0], DueMs: turn.Fire[0], BacklogMs: turn.Fire[n-1]}
+	}
+	return f.nextAt(t, e, turn.Next, !turn.Ended)
+}
+
+// resumed is where a paused repeat goes on; nil if it does not repeat, or Apply needs no leader to know.
+func (f *FSM) resumed(t *target) *logv1.Next {
+	if !t.pending || f.o.Repeats == nil || !f.s.table.profiles[t.record.profile].parked {
+		return nil
+	}
+	e := f.s.edit(t)
+	r := e.extra.Repeat
+	if r == nil || e.extra.Frozen || t.record.attempt > 0 {
+		return nil
+	}
+	if e.body.due < r.TickMs || r.TickMs > f.lead.clock || r.TickMs <= r.BacklogMs {
+		return &logv1.Next{TickMs: r.TickMs, DueMs: e.body.due, BacklogMs: r.BacklogMs}
+	}
+	return f.caughtUp(t, e, f.lead.clock)
+}
+
+// lateness is the instant by which the due times of a repeat are judged: a window makes none of them late.
+func (e *edit) lateness(now int64) int64 {
+	r := e.extra.Repeat
+	return max(r.TickMs, now-(e.body.due-r.TickMs))
+}
+
+// missed says that a repeat which falls due is not to be fired as it stands, but by its misfire policy. Due times of a backlog, and
+// one that was fired ahead of its time, have been decided about.
+func (f *FSM) missed(c *body, now int64) bool {
+	if f.o.Repeats == nil {
+		return false
+	}
+	e := edit{body: *c, extra: c.more()}
+	r := e.extra.Repeat
+	if r.TickMs > now || c.due < r.TickMs || r.TickMs <= r.BacklogMs {
+		return false
+	}
+	if r.FixedDelay {
+		return tooLate(r, e.lateness(now))
+	}
+	turn := f.o.Repeats.Turn(r, e.lateness(now))
+	return len(turn.Fire) != 1 || turn.Fire[0] != r.TickMs
+}
+
+// onTimeMillis is how late a due time may be under misfire none, unless it has a bound of its own. It is that of shard/recur.
+const onTimeMillis = 1000
+
+// tooLate says that the misfire policy drops the due time of a repeat with a fixed delay, which never misses more than one.
+func tooLate(r *logv1.Repeat, now int64) bool {
+	limit := r.MaxLateMs
+	if limit == 0 && r.Misfire == misfireNone {
+		limit = onTimeMillis
+	}
+	return limit > 0 && now-r.TickMs > limit
+}
+
+// stampAdvance finds out what follows from due times that were missed or become timers.
+func (f *FSM) stampAdvance(epoch uint64, c *logv1.Advance) *Result {
+	t := f.s.find(space(c.Namespace), c.Id)
+	if r := f.staleVerdict(epoch, &t, c.Revision, c.Attempt); r != nil {
+		return r
+	}
+	c.Next, c.SpawnMs = nil, nil
+	if f.repeats(&t, c.Revision, c.Attempt) {
+		e := f.s.edit(&t)
+		r, now := e.extra.Repeat, e.lateness(f.lead.clock)
+		switch {
+		case r.Overlap != overlapAllow:
+			c.Next = f.caughtUp(&t, e, now)
+		case e.body.due < r.TickMs: // fired ahead of its time, which is still to come
+			c.SpawnMs = []int64{e.body.due}
+			c.Next = f.nextAt(&t, e, r.TickMs, true)
+		default:
+			turn := f.o.Repeats.Turn(r, now)
+			c.SpawnMs = turn.Fire
+			c.Next = f.nextAt(&t, e, turn.Next, !turn.Ended)
+		}
+	}
+	c.Hold = f.hold(epoch, &t)
+	return nil
+}
