@@ -287,6 +287,8 @@ type sink struct {
 	ack func(executor.Delivery)
 	// got is guarded by mu.
 	got []delivery
+	// closed are queues from which nobody takes. Guarded by mu.
+	closed map[string]bool
 	// stopped and rnd are guarded by mu.
 	stopped bool
 	rnd     *rand.Rand
@@ -299,7 +301,10 @@ type delivery struct {
 }
 
 func (s *sink) Ready(src executor.Source, q executor.Queue) {
-	for {
+	s.mu.Lock()
+	closed := s.closed[q.Name]
+	s.mu.Unlock()
+	for !closed {
 		taken := src.Take(q, 64)
 		if len(taken) == 0 {
 			return
@@ -312,6 +317,23 @@ func (s *sink) Ready(src executor.Source, q executor.Queue) {
 			}
 		}
 		s.mu.Unlock()
+	}
+}
+
+// close has nobody take from a queue.
+func (s *sink) close(queue string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = map[string]bool{queue: true}
+}
+
+// open has a consumer come for all queues.
+func (s *sink) open(queue string) {
+	s.mu.Lock()
+	s.closed = nil
+	s.mu.Unlock()
+	for _, n := range s.c.nodes {
+		s.Ready(n.shard.exec, executor.Queue{Namespace: "default", Name: queue})
 	}
 }
 
@@ -411,6 +433,14 @@ func cancelOf(id string) *raftfsm.Command {
 func completeOf(d executor.Delivery) *raftfsm.Command {
 	return &raftfsm.Command{Kind: &logv1.Command_Complete{Complete: &logv1.Complete{
 		Namespace: d.Token.Namespace, Id: d.Token.ID, Revision: d.Token.Revision, Attempt: d.Token.Attempt, TokenEpoch: d.Token.Epoch,
+		HandedMs: d.Token.HandedOut,
+	}}}
+}
+
+func retryOf(d executor.Delivery, why string) *raftfsm.Command {
+	return &raftfsm.Command{Kind: &logv1.Command_Retry{Retry: &logv1.Retry{
+		Namespace: d.Token.Namespace, Id: d.Token.ID, Revision: d.Token.Revision, Attempt: d.Token.Attempt, TokenEpoch: d.Token.Epoch,
+		HandedMs: d.Token.HandedOut, Error: why,
 	}}}
 }
 

@@ -171,7 +171,8 @@ func (e *Exec) rearmFormer() {
 	var more bool
 	h.slot, h.formerAt, more = h.former[0].take(h.formerAt, rearmSlice, h.slot[:0])
 	h.infos = e.o.Table.Describe(h.slot, h.infos[:0])
-	for i, info := range h.infos {
+	for i := range h.infos {
+		info := &h.infos[i]
 		// Of a slot that is free or that the wheel does not hold an op is on its way.
 		if info.OK && e.armed(h.slot[i]) {
 			h.wheel.Move(h.handles[h.slot[i]], wheel.Tick(info.NextDue))
@@ -256,8 +257,8 @@ func (e *Exec) emit(due []wheel.Due, now reading, term uint64, w *work) {
 	}
 	h.infos = e.o.Table.Describe(h.slot, h.infos[:0])
 	e.forgetChanged(h.slot, h.infos)
-	for i, info := range h.infos {
-		if info.OK { // else its Disarm is on its way
+	for i := range h.infos {
+		if info := &h.infos[i]; info.OK { // else its Disarm is on its way
 			slot := h.slot[i]
 			e.arm(slot, wheel.Tick(e.place(slot, info, now.millis, micros, w)))
 		}
@@ -267,22 +268,22 @@ func (e *Exec) emit(due []wheel.Due, now reading, term uint64, w *work) {
 // forgetChanged forgets slots whose timers have changed or gone. The caller holds mu. It is a pass of its own also because
 // the cache misses of the states overlap in it.
 func (e *Exec) forgetChanged(slots []uint32, infos []raftfsm.DueInfo) {
-	for i, info := range infos {
-		if s := e.slots.get(slots[i]); s != nil && (!info.OK || info.Revision != s.revision) {
+	for i := range infos {
+		if s, info := e.slots.get(slots[i]), &infos[i]; s != nil && (!info.OK || info.Revision != s.revision) {
 			e.forget(slots[i], s)
 		}
 	}
 }
 
 // place decides what becomes of one slot and returns when it is to come out of the wheel next. The caller holds mu.
-func (e *Exec) place(slot uint32, info raftfsm.DueInfo, now, micros int64, w *work) int64 {
+func (e *Exec) place(slot uint32, info *raftfsm.DueInfo, now, micros int64, w *work) int64 {
 	if info.Spawns || info.Expiry != 0 {
-		if at, ok := e.unattended(slot, &info, now, w); ok {
+		if at, ok := e.unattended(slot, info, now, w); ok {
 			return at
 		}
 	}
 	if info.NextDue > now {
-		return expiring(&info, now, info.NextDue) // It was moved, and its Arm is on its way, or it is to expire before it is due.
+		return expiring(info, now, info.NextDue) // It was moved, and its Arm is on its way, or it is to expire before it is due.
 	}
 	s := e.slots.get(slot)
 	switch {
@@ -293,7 +294,7 @@ func (e *Exec) place(slot uint32, info raftfsm.DueInfo, now, micros int64, w *wo
 	case s != nil && s.state == stateReady:
 		// It waits for a consumer. Ask less and less often.
 		e.touch(s.list, w)
-		s.at = expiring(&info, now, later(now, max(info.Lease, min(now-info.NextDue, readyRearmMax))))
+		s.at = expiring(info, now, later(now, max(info.Lease, min(now-info.NextDue, readyRearmMax))))
 		return s.at
 	case info.Handed:
 		return e.adopt(slot, info, now)
@@ -310,7 +311,7 @@ func (e *Exec) place(slot uint32, info raftfsm.DueInfo, now, micros int64, w *wo
 		e.unask(s) // What it was held for was lost.
 	}
 	l := e.list(Queue{info.Namespace, info.Queue})
-	at := expiring(&info, now, later(now, info.Lease))
+	at := expiring(info, now, later(now, info.Lease))
 	late := min(max(0, micros-info.NextDue*1000), math.MaxUint32)
 	l.push(readyEntry{info.Revision, info.NextDue, info.Accepted, slot, uint32(late)})
 	e.slots.put(slot, slotState{revision: info.Revision, at: at, list: l, state: stateReady})
@@ -320,7 +321,7 @@ func (e *Exec) place(slot uint32, info raftfsm.DueInfo, now, micros int64, w *wo
 
 // adopt takes over a slot that the table has handed out under this epoch although the executor does not know of it any
 // more: Lead was called twice for one epoch. The table would not hand it out again, so its lease begins anew.
-func (e *Exec) adopt(slot uint32, info raftfsm.DueInfo, now int64) int64 {
+func (e *Exec) adopt(slot uint32, info *raftfsm.DueInfo, now int64) int64 {
 	at := later(now, info.Lease)
 	if record := e.o.Table.Record(slot); record != nil && record.Revision == info.Revision {
 		e.slots.put(slot, slotState{revision: info.Revision, at: at, record: record, state: stateOut})
@@ -329,7 +330,7 @@ func (e *Exec) adopt(slot uint32, info raftfsm.DueInfo, now int64) int64 {
 }
 
 // lease settles the lease of a slot that is out, if it is over; if that is lost it is settled again.
-func (e *Exec) lease(s *slotState, info raftfsm.DueInfo, now int64, w *work) int64 {
+func (e *Exec) lease(s *slotState, info *raftfsm.DueInfo, now int64, w *work) int64 {
 	if s.at > now {
 		return s.at
 	}
