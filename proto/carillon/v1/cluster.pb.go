@@ -610,7 +610,7 @@ func (x *Shard) GetFiring() bool {
 
 type ForecastRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Namespace and queue choose timers; empty means all.
+	// Namespace and queue (or scheme, host and port of a webhook) choose timers; empty means all.
 	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
 	Queue     string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
 	// From is the first instant that is counted; unset means now.
@@ -693,7 +693,8 @@ type ForecastResponse struct {
 	// Start is the beginning of the first step.
 	Start *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=start,proto3" json:"start,omitempty"`
 	Step  *durationpb.Duration   `protobuf:"bytes,2,opt,name=step,proto3" json:"step,omitempty"`
-	// Series are sorted by namespace and queue; at most 1,000, the rest is in the last one, without names. Of a repeat the next due time counts alone.
+	// Series are sorted by namespace and queue; at most 1,000, and at most 200,000 counts; the rest is in the last one, without names.
+	// Of a repeat the next due time counts alone.
 	Series        []*ForecastSeries `protobuf:"bytes,3,rep,name=series,proto3" json:"series,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -753,7 +754,7 @@ func (x *ForecastResponse) GetSeries() []*ForecastSeries {
 type ForecastSeries struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Queue, or scheme and host of a webhook.
+	// Queue, or scheme, host and port of a webhook.
 	Queue string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Before and after count what lies before the first and behind the last step.
 	Before int64   `protobuf:"varint,3,opt,name=before,proto3" json:"before,omitempty"`

@@ -409,7 +409,7 @@ func (x *Nack) GetDead() bool {
 type WorkResponse struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	Deliveries []*Delivery            `protobuf:"bytes,1,rep,name=deliveries,proto3" json:"deliveries,omitempty"`
-	// Settled answers acks and nacks, once they are on a majority.
+	// Settled answers acks, nacks and returns, once they are on a majority.
 	Settled []*Settled `protobuf:"bytes,2,rep,name=settled,proto3" json:"settled,omitempty"`
 	// Heartbeat is set in the messages that the node sends at least every 5 s.
 	Heartbeat     *Heartbeat `protobuf:"bytes,3,opt,name=heartbeat,proto3" json:"heartbeat,omitempty"`
@@ -1023,7 +1023,7 @@ func (x *Extended) GetLeaseEnd() *timestamppb.Timestamp {
 type ListDeadLettersRequest struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	Namespace string                 `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Queue that they were for; empty means any target.
+	// Queue that they were for, or scheme, host and port of a webhook; empty means any target.
 	Queue string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Limit is the most of the page, 1 to 1,000; 0 means 100. A page also ends at 1 MiB.
 	Limit         int32  `protobuf:"varint,3,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -1308,9 +1308,9 @@ func (x *RedriveRequest) GetRequestId() string {
 type RedriveResponse struct {
 	state    protoimpl.MessageState `protogen:"open.v1"`
 	Redriven int64                  `protobuf:"varint,1,opt,name=redriven,proto3" json:"redriven,omitempty"`
-	// Failed names those that stay dead, with the reason.
+	// Failed names those that stay dead, with the reason; at most 1,000 of them.
 	Failed []*LetterError `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
-	// More is true if others are left; call again.
+	// More is true if there may be others behind those that were redriven; call again. Never with keys.
 	More          bool `protobuf:"varint,3,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

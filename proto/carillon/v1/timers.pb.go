@@ -1570,7 +1570,7 @@ type Filter struct {
 	// DueFrom and due_before bound the next due time: from the first, before the second.
 	DueFrom   *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=due_from,json=dueFrom,proto3" json:"due_from,omitempty"`
 	DueBefore *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=due_before,json=dueBefore,proto3" json:"due_before,omitempty"`
-	// Queue that a timer must be for; empty means any target.
+	// Queue that a timer must be for, or scheme, host and port of a webhook ("https://example.com:443"); empty means any target.
 	Queue         string `protobuf:"bytes,5,opt,name=queue,proto3" json:"queue,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
