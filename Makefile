@@ -51,9 +51,9 @@ fuzz: ## fuzz each decoder and model FUZZTIME (20000x) times; a time, like 60s, 
 	  for f in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
 	    echo "== $$pkg $$f"; go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; done; done
 
-bench: ## the benchmarks of the wheel, the queue, the executor and the state
+bench: ## the benchmarks of the wheel, the queue, the executor and the state; the last table says which targets are met
+	go test -run '^$$' -bench . -skip '^Benchmark(Sleep|Lateness|Idle)$$' -benchmem ./wheel/... ./raftfsm/... ./shard/... ./transport/...
 	cd wheel/bench && go run .
-	go test -run '^$$' -bench . -benchmem ./wheel/... ./raftfsm/... ./shard/... ./transport/...
 
 bench-cluster: build ## start three real servers, put every load on them, kill and stop nodes, print the table (4 min)
 	go run ./jepsen-lite/benchcluster -binary $(BIN) -json jepsen-lite/out/bench-cluster.json $(BENCHFLAGS)

@@ -38,6 +38,7 @@ func printStall() {
 			}
 		}
 		slices.Sort(calls)
+		results.stall = max(results.stall, float64(calls[len(calls)-1].Nanoseconds())/1e3)
 		fmt.Printf("| %d | %d | %v | %v | %v |\n", ahead, len(calls), calls[len(calls)-1].Round(time.Microsecond),
 			calls[len(calls)*999/1000].Round(100*time.Nanosecond), drain.Round(100*time.Microsecond))
 	}
