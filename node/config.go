@@ -69,6 +69,8 @@ type Config struct {
 	// LogStore is where the Raft logs lie: LogStoreBolt (the default) or LogStoreSegment. A data folder keeps the one that it
 	// was made with.
 	LogStore string
+	// Webhooks says how timers are posted to webhooks.
+	Webhooks WebhookConfig
 	// PProf serves /debug/pprof on the HTTP address. Default off.
 	PProf bool
 	// Version is shown to others. Default "dev".
@@ -100,6 +102,7 @@ func DefaultConfig() Config {
 		StopTimeout:      10 * time.Second,
 		RejoinEvery:      15 * time.Second,
 		LogStore:         LogStoreBolt,
+		Webhooks:         defaultWebhookConfig(),
 		Version:          "dev",
 	}
 }
@@ -116,6 +119,9 @@ func (c Config) Validate() error {
 		return err
 	}
 	if err := validLogStore(c.LogStore); err != nil {
+		return err
+	}
+	if err := c.Webhooks.Validate(); err != nil {
 		return err
 	}
 	switch {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,7 +23,7 @@ type metrics struct {
 // newMetrics makes a registry of the node's own: two nodes in one process do not mix.
 func newMetrics(n *Node) *metrics {
 	m := &metrics{n: n, registry: prometheus.NewRegistry(), descs: map[string]*prometheus.Desc{}}
-	for _, f := range families {
+	for _, f := range slices.Concat(families, webhookFamilies) {
 		m.descs[f.name] = prometheus.NewDesc("carillon_"+f.name, f.help, f.labels, nil)
 	}
 	m.registry.MustRegister(m, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -42,6 +43,7 @@ func (m *metrics) Collect(out chan<- prometheus.Metric) {
 	m.cluster(c)
 	m.shards(c)
 	m.clients(c)
+	m.webhooks(c)
 	m.peers(c)
 }
 
@@ -74,7 +76,7 @@ var bounds = []int64{
 }
 
 // histogram brings the executor's fine buckets to fewer; a bucket counts where it ends, so nothing looks faster than it was.
-func (c *scrape) histogram(name string, h executor.HistogramSnapshot) {
+func (c *scrape) histogram(name string, h executor.HistogramSnapshot, labels ...string) {
 	buckets := make(map[float64]uint64, len(bounds))
 	i, seen := 0, uint64(0)
 	for _, bound := range bounds {
@@ -84,7 +86,7 @@ func (c *scrape) histogram(name string, h executor.HistogramSnapshot) {
 		}
 		buckets[float64(bound)/1e6] = seen
 	}
-	c.out <- prometheus.MustNewConstHistogram(c.m.descs[name], h.Count, float64(h.Sum)/1e6, buckets)
+	c.out <- prometheus.MustNewConstHistogram(c.m.descs[name], h.Count, float64(h.Sum)/1e6, buckets, labels...)
 }
 
 func (m *metrics) cluster(c *scrape) {

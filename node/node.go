@@ -36,6 +36,7 @@ type Node struct {
 	metrics   *metrics
 	http      *httpServer // nil without an HTTP address
 	loops     []*executor.Loop
+	webhooks  *webhooks
 	replicas  *replicaSet
 	formation *formation
 	listeners listeners
@@ -173,6 +174,7 @@ func (p *part) stop(ctx context.Context) error {
 type running struct {
 	log        *part // nil with bolt
 	clients    *part
+	webhooks   *part
 	background []*part
 	seeds      *part
 	loops      []*part
@@ -186,6 +188,7 @@ func (n *Node) startParts() running {
 		log:      n.startLog(),
 		peers:    n.start("peer port", func(ctx context.Context) error { return n.mux.Run(ctx, n.listeners.peer) }),
 		clients:  n.start("client port", func(ctx context.Context) error { return n.server.Run(ctx, n.listeners.client) }),
+		webhooks: n.start("webhooks", n.webhooks.Run),
 		replicas: n.start("replicas", n.replicas.run),
 	}
 	r.seeds = n.start("seeds", func(ctx context.Context) error { n.gossip.join(ctx, n.config.RejoinEvery, n.seeds); return nil })
@@ -201,6 +204,7 @@ func (n *Node) startParts() running {
 		n.start("directory duties", n.duties),
 		n.start("balance", n.balance),
 		n.start("readiness", n.watchReadiness),
+		n.start("webhook secrets", n.webhooks.watch),
 	}
 	return r
 }

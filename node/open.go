@@ -8,6 +8,7 @@ import (
 	"github.com/carillon-timers/carillon/shard/executor"
 	"github.com/carillon-timers/carillon/transport"
 	"github.com/carillon-timers/carillon/transport/peer"
+	"github.com/carillon-timers/carillon/transport/webhook"
 )
 
 // listeners are open from open until the part that serves them has ended.
@@ -68,8 +69,13 @@ func (n *Node) build() error {
 		replicas: func(s int) []string { state, _ := n.fsm.look(); return state.replicas(s) },
 		local:    n.replicas.local,
 	}
+	var err error
+	if n.webhooks, err = newWebhooks(n); err != nil {
+		return err
+	}
 	tc := transport.DefaultConfig()
 	tc.Now, tc.Logger, tc.StopTimeout = n.now, n.log, n.config.StopTimeout/4
+	tc.Webhooks, tc.WebhookHeaders = n.webhooks.policy.CheckURL, webhook.CheckHeaders
 	if err := tc.Validate(); err != nil {
 		return err
 	}

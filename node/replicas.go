@@ -164,7 +164,7 @@ func (s *replicaSet) runOnce(ctx context.Context, r *replica) error {
 	r.open.Store(open)
 	defer func() {
 		r.open.Store(nil)
-		s.n.server.Hub().Forget(uint32(r.id))
+		s.n.deliverers().forget(uint32(r.id))
 	}()
 	return open.Run(ctx)
 }
@@ -212,7 +212,7 @@ func (s *replicaSet) config(id int) shard.Config {
 func (s *replicaSet) deps(id int) shard.Deps {
 	n := s.n
 	return shard.Deps{
-		Transport: n.mux.Group(uint32(id)), Loop: n.loops[id%len(n.loops)], Deliverer: n.server.Hub(), Now: n.now, Logger: n.log,
+		Transport: n.mux.Group(uint32(id)), Loop: n.loops[id%len(n.loops)], Deliverer: n.deliverers(), Now: n.now, Logger: n.log,
 		SnapshotGate: s.snapshots, Addr: n.clientAddr,
 	}
 }

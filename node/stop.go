@@ -44,7 +44,7 @@ func (n *Node) stop(r running) error {
 		n.gossip.tell(tellLeaving, func(m *nodeMeta) { m.Leaving = true })
 		return nil
 	})
-	step("clients", parts(r.clients))
+	step("clients and webhooks", parts(r.clients, r.webhooks))
 	r.seeds.cancel()
 	step("background", parts(r.background...))
 	step("hand over", func() error { n.handOver(ctx); return nil })

@@ -48,6 +48,8 @@ type Config struct {
 	// Webhooks checks the URL of a webhook when a timer is created, and gives scheme, host and port of it in one form
 	// ("https://example.com:443"); its errors are *shard.InvalidError. Without it webhooks are refused.
 	Webhooks func(url string) (string, error)
+	// WebhookHeaders checks content type and headers of a timer with a webhook; its errors are *shard.InvalidError. It may be nil.
+	WebhookHeaders func(contentType string, headers map[string]string) error
 	// MaxConnections bounds the client connections; one more is closed at once. 10,000 by default.
 	MaxConnections int
 	// MaxStreams bounds the concurrent calls of one connection; more wait in the client. 4,096 by default.

@@ -17,7 +17,7 @@ func (t *timers) limits() limits { return t.server.limits() }
 
 func (s *Server) limits() limits {
 	c := &s.config
-	return limits{payload: c.MaxPayloadBytes, now: c.Now(), webhooks: c.Webhooks}
+	return limits{payload: c.MaxPayloadBytes, now: c.Now(), webhooks: c.Webhooks, webhookHeaders: c.WebhookHeaders}
 }
 
 func (t *timers) shardOf(namespace, id string) int {

@@ -22,8 +22,9 @@ import (
 type limits struct {
 	payload int       // bytes
 	now     time.Time // the wall clock
-	// webhooks is Config.Webhooks.
-	webhooks func(url string) (string, error)
+	// webhooks is Config.Webhooks, webhookHeaders Config.WebhookHeaders.
+	webhooks       func(url string) (string, error)
+	webhookHeaders func(contentType string, headers map[string]string) error
 }
 
 func checkSchedule(r *carillonv1.ScheduleRequest) error {

@@ -135,7 +135,9 @@ func readExpiry(t *carillonv1.Timer, earliest int64, l limits) (int64, error) {
 // readTarget gives the queue in which the shard keeps the timer, and the URL of a webhook.
 func readTarget(t *carillonv1.Timer, l limits) (queue, webhook string, err error) {
 	if url := t.GetWebhook(); url != "" {
-		queue, err = l.webhookQueue(url)
+		if queue, err = l.webhookQueue(url); err == nil && l.webhookHeaders != nil {
+			err = l.webhookHeaders(t.ContentType, t.Headers)
+		}
 		return queue, url, err
 	}
 	if t.GetQueue() == "" {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,6 +40,7 @@ type devOptions struct {
 	nodes, shards, port int
 	dir, logStore       string
 	logs                logFlags
+	webhooks            node.WebhookConfig // what its flags say
 }
 
 func newDevCommand() *cobra.Command {
@@ -50,6 +52,8 @@ func newDevCommand() *cobra.Command {
 
 Node i (from 1) listens on 127.0.0.1: clients on port + 100*(i-1), peers on the next port, gossip on the one after
 that, HTTP on 80 above: with the defaults 7400, 7401, 7402, 7480; 7500 and so on; 7600 and so on.
+
+Webhooks may go to public addresses, to this machine (127.0.0.0/8, ::1) and to what --webhook-allow says.
 
 Without --dir the data lies in a temporary folder that is removed at the end.`,
 		Example: `  carillon dev
@@ -67,6 +71,7 @@ Without --dir the data lies in a temporary folder that is removed at the end.`,
 	f.IntVar(&o.shards, "shards", 0, fmt.Sprintf("shard `count`, fixed when the cluster is created (default %d)", node.DefaultShards))
 	f.IntVar(&o.port, "port", devDefaultPort, "the first node's port for clients")
 	f.StringVar(&o.logStore, "log-store", node.LogStoreBolt, "where the Raft logs lie: bolt or segment; fixed when the folder is made")
+	webhookAccess(f, &o.webhooks)
 	o.logs.flags(f, defaultDevLevel)
 	return cmd
 }
@@ -176,6 +181,7 @@ func (o *devOptions) config(i int, dir string) node.Config {
 		c.Join = append(c.Join, o.addr(k, devGossip))
 	}
 	c.BootstrapExpect, c.Shards, c.StopTimeout = o.nodes, o.shards, devStop
+	c.Webhooks.Allow, c.Webhooks.SecretsFile = slices.Concat(loopback, o.webhooks.Allow), o.webhooks.SecretsFile
 	if o.logStore != "" {
 		c.LogStore = o.logStore
 	}

@@ -98,6 +98,7 @@ func serverFlags(f *pflag.FlagSet, c *node.Config) {
 	f.StringVar(&c.AdvertiseHTTPAddr, "advertise-http", "", "the `host:port` by which HTTP reaches this node")
 	f.DurationVar(&c.StopTimeout, "stop-timeout", c.StopTimeout, "how long a stop may take")
 	f.StringVar(&c.LogStore, "log-store", c.LogStore, "where the Raft logs lie: bolt or segment; fixed when the data folder is made")
+	webhookFlags(f, &c.Webhooks)
 	f.IntVar(&c.Loops, "loops", c.Loops, "how many timer loops fire the shards")
 	f.BoolVar(&c.PProf, "pprof", false, "serve /debug/pprof on the HTTP address")
 }
