@@ -136,7 +136,7 @@ func TestRequestKeyIsFNV(t *testing.T) {
 
 func TestTokenRoundTrip(t *testing.T) {
 	t.Parallel()
-	want := Token{Shard: 255, Epoch: 1 << 60, Revision: 77, Attempt: 1<<32 - 1, Namespace: "default", ID: "order-42/expire"}
+	want := Token{Shard: 255, Epoch: 1 << 60, Revision: 77, Attempt: 1<<32 - 1, HandedOut: -5, Namespace: "default", ID: "order-42/expire"}
 	got, err := ParseToken(want.Append(nil))
 	if err != nil || got != want {
 		t.Fatalf("got %+v, %v", got, err)
@@ -145,6 +145,7 @@ func TestTokenRoundTrip(t *testing.T) {
 
 func FuzzParseToken(f *testing.F) {
 	f.Add(Token{Shard: 1, Epoch: 2, Revision: 3, Attempt: 4, Namespace: "n", ID: "i"}.Append(nil))
+	f.Add([]byte{firstTokenVersion, 1, 2, 3, 4, 1, 'n', 'i'})
 	f.Add([]byte{tokenVersion, 0x80})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		got, err := ParseToken(b)

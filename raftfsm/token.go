@@ -16,7 +16,11 @@ type Token struct {
 	Namespace, ID string
 }
 
-const tokenVersion = 1
+// Versions of the opaque form: the first, which is still read, has no hand-out time.
+const (
+	firstTokenVersion = 1
+	tokenVersion      = 2
+)
 
 var errToken = errors.New("token is not one of ours")
 
@@ -27,6 +31,7 @@ func (t Token) Append(b []byte) []byte {
 	b = binary.AppendUvarint(b, t.Epoch)
 	b = binary.AppendUvarint(b, t.Revision)
 	b = binary.AppendUvarint(b, uint64(t.Attempt))
+	b = binary.AppendVarint(b, t.HandedOut)
 	b = append(b, byte(len(t.Namespace)))
 	b = append(b, t.Namespace...)
 	return append(b, t.ID...)
@@ -34,10 +39,10 @@ func (t Token) Append(b []byte) []byte {
 
 // ParseToken reads the opaque form; a token that is not one of ours is an error.
 func ParseToken(b []byte) (Token, error) {
-	if len(b) == 0 || b[0] != tokenVersion {
+	if len(b) == 0 || b[0] != tokenVersion && b[0] != firstTokenVersion {
 		return Token{}, errToken
 	}
-	b = b[1:]
+	version, b := b[0], b[1:]
 	var numbers [4]uint64
 	for i := range numbers {
 		v, n := binary.Uvarint(b)
@@ -45,6 +50,13 @@ func ParseToken(b []byte) (Token, error) {
 			return Token{}, errToken
 		}
 		numbers[i], b = v, b[n:]
+	}
+	handed, n := int64(0), 0
+	if version == tokenVersion {
+		if handed, n = binary.Varint(b); n <= 0 {
+			return Token{}, errToken
+		}
+		b = b[n:]
 	}
 	if numbers[0] > 1<<16 || numbers[3] > 1<<32-1 || len(b) < 1 || len(b) < 1+int(b[0]) {
 		return Token{}, errToken
@@ -54,6 +66,7 @@ func ParseToken(b []byte) (Token, error) {
 		return Token{}, errToken
 	}
 	return Token{
-		Shard: uint32(numbers[0]), Epoch: numbers[1], Revision: numbers[2], Attempt: uint32(numbers[3]), Namespace: namespace, ID: id,
+		Shard: uint32(numbers[0]), Epoch: numbers[1], Revision: numbers[2], Attempt: uint32(numbers[3]), HandedOut: handed,
+		Namespace: namespace, ID: id,
 	}, nil
 }

@@ -206,7 +206,7 @@ func (s *fakeSource) Take(q executor.Queue, limit int) []executor.Delivery {
 	out := make([]executor.Delivery, n)
 	for i, r := range batch {
 		out[i] = executor.Delivery{Record: r, HandedOut: 5, LeaseEnd: s.leaseEnd, Token: raftfsm.Token{
-			Shard: s.shard, Epoch: 3, Revision: r.Revision, Attempt: r.Attempt, Namespace: r.Namespace, ID: r.ID}}
+			Shard: s.shard, Epoch: 3, Revision: r.Revision, Attempt: r.Attempt, HandedOut: 5, Namespace: r.Namespace, ID: r.ID}}
 	}
 	s.mu.Lock()
 	s.inside--
