@@ -1,19 +1,11 @@
 package raftfsm
 
 import (
-	"cmp"
-	"flag"
 	"fmt"
 	"maps"
-	"math/rand/v2"
-	"reflect"
-	"slices"
-	"testing"
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 )
-
-var seedFlag = flag.Uint64("seed", 0, "seed of the model test; 0 runs a few fixed ones")
 
 // model is what the state means, in the simplest words: maps and slices, no slots, no index. Namespaces are left out.
 type model struct {
@@ -25,12 +17,28 @@ type model struct {
 	pending                            map[string]modelTimer
 	finished                           map[string]modelEnd
 	writes                             []modelWrite
+	// letters are the dead letters in the order of their deaths; deaths counts those of this entry.
+	letters []modelLetter
+	deaths  int
 }
 
 type modelTimer struct {
 	due, next          int64
 	accepted, revision uint64
-	attempt            uint32
+	attempt, most      uint32
+	expiry             int64
+	once               bool
+	repeats            bool
+	repeat             modelRepeat
+	paused, frozen     bool
+	left               int64
+	out                uint64
+	failures           int
+}
+
+type modelRepeat struct {
+	tick, fired, backlog, end, count int64
+	hasEnd, allow                    bool
 }
 
 type modelEnd struct {
@@ -39,12 +47,25 @@ type modelEnd struct {
 	revision uint64
 	firing   bool
 	sequence uint64
+	fired    int64
+	handed   int64
 }
 
 type modelWrite struct {
 	key    string
 	at     int64
 	result Result
+}
+
+type modelLetter struct {
+	key, id  string
+	due      int64
+	attempts uint32
+	reason   uint32
+	child    bool
+	expiry   int64
+	once     bool
+	most     uint32
 }
 
 func newModel(o Options) *model {
@@ -56,7 +77,7 @@ func newModel(o Options) *model {
 
 // apply returns the results without their details.
 func (m *model) apply(index uint64, e *logv1.Entry) []Result {
-	m.index = index
+	m.index, m.deaths = index, 0
 	results := make([]Result, len(e.Commands))
 	if e.Epoch < m.epoch {
 		for i := range results {
@@ -87,48 +108,75 @@ func (m *model) drop() {
 func (m *model) command(c *Command) Result {
 	switch k := c.Kind.(type) {
 	case *logv1.Command_Schedule:
-		return m.once("schedule", k.Schedule.Id, k.Schedule.RequestId, func() Result { return m.schedule(k.Schedule) })
+		if r, ok := m.validSchedule(k.Schedule); !ok {
+			return r
+		}
+		return m.once("schedule", k.Schedule.Id, k.Schedule.RequestId, func() Result { return m.schedule(k.Schedule, false) })
 	case *logv1.Command_Cancel:
-		return m.once("cancel", k.Cancel.Id, k.Cancel.RequestId, func() Result { return m.cancel(k.Cancel) })
+		return m.once("cancel", k.Cancel.Id, k.Cancel.RequestId, func() Result { return m.cancel(k.Cancel, false) })
 	case *logv1.Command_Reschedule:
-		return m.once("reschedule", k.Reschedule.Id, k.Reschedule.RequestId, func() Result { return m.reschedule(k.Reschedule) })
+		kind := map[bool]string{false: "reschedule", true: "fire now"}[k.Reschedule.Now]
+		return m.once(kind, k.Reschedule.Id, k.Reschedule.RequestId, func() Result { return m.reschedule(k.Reschedule) })
+	case *logv1.Command_Pause:
+		return m.once("pause", k.Pause.Id, k.Pause.RequestId, func() Result { return m.pause(k.Pause) })
+	case *logv1.Command_Resume:
+		return m.once("resume", k.Resume.Id, k.Resume.RequestId, func() Result { return m.resume(k.Resume) })
 	case *logv1.Command_Complete:
-		t, ok := m.pending[k.Complete.Id]
-		if !ok || t.revision != k.Complete.Revision || t.attempt != k.Complete.Attempt || k.Complete.TokenEpoch > m.epoch {
-			return Result{Code: StaleToken, Revision: t.revision}
-		}
-		m.end(k.Complete.Id, Fired, false)
-		return Result{Revision: m.index}
+		return m.complete(k.Complete)
 	case *logv1.Command_Retry:
-		t, ok := m.pending[k.Retry.Id]
-		if !ok || t.revision != k.Retry.Revision || t.attempt != k.Retry.Attempt || k.Retry.TokenEpoch > m.epoch {
+		return m.retry(k.Retry)
+	case *logv1.Command_Advance:
+		return m.advance(k.Advance)
+	case *logv1.Command_Expire:
+		t, ok := m.pending[k.Expire.Id]
+		if !ok || t.revision != k.Expire.Revision || t.attempt != k.Expire.Attempt || t.paused || t.expiry == 0 || m.clock < t.expiry {
 			return Result{Code: StaleToken, Revision: t.revision}
 		}
-		t.next, t.revision, t.attempt = k.Retry.DueMs, m.index, t.attempt+1
-		m.pending[k.Retry.Id] = t
-		return Result{Revision: m.index, Due: t.next}
+		m.end(k.Expire.Id, Expired, false, 0)
+		return Result{Revision: m.index}
+	case *logv1.Command_Redrive:
+		return m.once("redrive", "", k.Redrive.RequestId, func() Result { return m.eachLetter(k.Redrive.Keys, k.Redrive.Limit, m.redrive) })
+	case *logv1.Command_Purge:
+		return m.once("purge", "", k.Purge.RequestId, func() Result {
+			return m.eachLetter(k.Purge.Keys, k.Purge.Limit, func(modelLetter) (Result, bool) { return Result{Revision: m.index}, true })
+		})
+	case *logv1.Command_Atomic:
+		return m.atomic(k.Atomic.Commands)
 	}
 	panic("unknown command")
 }
 
 func (m *model) once(kind, id string, request []byte, write func() Result) Result {
-	if len(request) == 0 {
-		return write()
-	}
-	key := fmt.Sprintf("%s/%s/%s", kind, id, request)
-	for _, w := range m.writes {
-		if w.key == key {
-			return w.result
-		}
+	if r, ok := m.remembered(kind, id, request); ok {
+		return r
 	}
 	r := write()
-	if r.Code == OK {
-		m.writes = append(m.writes, modelWrite{key, m.clock, r})
+	if r.Code == OK && len(request) > 0 {
+		kept := r
+		kept.Items = nil
+		m.writes = append(m.writes, modelWrite{fmt.Sprintf("%s/%s/%s", kind, id, request), m.clock, kept})
 	}
 	return r
 }
 
-func (m *model) schedule(c *logv1.Schedule) Result {
+func (m *model) remembered(kind, id string, request []byte) (Result, bool) {
+	for _, w := range m.writes {
+		if len(request) > 0 && w.key == fmt.Sprintf("%s/%s/%s", kind, id, request) {
+			return w.result, true
+		}
+	}
+	return Result{}, false
+}
+
+func (m *model) validSchedule(c *logv1.Schedule) (Result, bool) {
+	x := c.Extra
+	bad := x != nil && (x.ExpiryMs != 0 && x.ExpiryMs <= c.DueMs || x.AtMostOnce && c.Retry.GetMaxAttempts() > 1 ||
+		x.Repeat.GetHasEnd() && x.Repeat.EndMs < x.Repeat.TickMs)
+	return Result{Code: Invalid}, !bad
+}
+
+// schedule only says what it would come to if it is dry.
+func (m *model) schedule(c *logv1.Schedule, dry bool) Result {
 	old, exists := m.pending[c.Id]
 	switch {
 	case c.ExpectedRevision != 0 && c.ExpectedRevision != old.revision:
@@ -137,20 +185,46 @@ func (m *model) schedule(c *logv1.Schedule) Result {
 		return Result{Revision: old.revision, Due: old.next, Answer: AnswerKept}
 	case exists && c.IfExists == ifExistsFail:
 		return Result{Code: AlreadyExists, Revision: old.revision}
+	case dry:
+		return Result{}
 	}
-	delete(m.finished, c.Id)
-	m.accepted++
-	m.pending[c.Id] = modelTimer{c.DueMs, c.DueMs, m.accepted, m.index, 0}
-	return Result{Revision: m.index, Due: c.DueMs}
+	t := modelTimer{most: c.Retry.GetMaxAttempts(), expiry: c.Extra.GetExpiryMs(), once: c.Extra.GetAtMostOnce()}
+	if r := c.Extra.GetRepeat(); r != nil {
+		t.repeats = true
+		t.repeat = modelRepeat{tick: r.TickMs, end: r.EndMs, count: r.MaxCount, hasEnd: r.HasEnd, allow: r.Overlap == overlapAllow}
+	}
+	return m.add(c.Id, t, c.DueMs)
 }
 
-func (m *model) cancel(c *logv1.Cancel) Result {
+func (m *model) add(id string, t modelTimer, due int64) Result {
+	delete(m.finished, id)
+	m.accepted++
+	t.due, t.next, t.accepted = due, due, m.accepted
+	return m.put(id, t)
+}
+
+func (m *model) put(id string, t modelTimer) Result {
+	t.revision = m.index
+	m.pending[id] = t
+	return Result{Revision: m.index, Due: t.next}
+}
+
+// freeze notes the time that is left.
+func (m *model) freeze(t *modelTimer) {
+	if t.frozen {
+		t.left = max(0, t.next-m.clock)
+	}
+}
+
+func (m *model) cancel(c *logv1.Cancel, dry bool) Result {
 	t, ok := m.pending[c.Id]
 	if !ok {
 		e, ok := m.finished[c.Id]
 		switch {
 		case !ok:
 			return Result{Code: NotFound}
+		case e.state == Dead || e.state == Expired:
+			return m.notPending(c.Id)
 		case e.state == Fired:
 			return Result{Revision: e.revision, Answer: AnswerFired}
 		case e.firing:
@@ -161,24 +235,52 @@ func (m *model) cancel(c *logv1.Cancel) Result {
 	if c.ExpectedRevision != 0 && c.ExpectedRevision != t.revision {
 		return Result{Code: RevisionMismatch, Revision: t.revision}
 	}
-	m.end(c.Id, Cancelled, c.Firing)
-	if c.Firing {
+	if dry {
+		return Result{}
+	}
+	firing := c.Firing || t.out != 0
+	m.end(c.Id, Cancelled, firing, 0)
+	if firing {
 		return Result{Revision: m.index, Answer: AnswerFiring}
 	}
 	return Result{Revision: m.index, Answer: AnswerCancelled}
 }
 
-func (m *model) reschedule(c *logv1.Reschedule) Result {
-	t, ok := m.pending[c.Id]
-	if !ok {
-		return m.notPending(c.Id)
+// change finds the timer of a change by a client; refused is the answer if it cannot be made.
+func (m *model) change(id string, expected uint64) (t modelTimer, refused Result, ok bool) {
+	t, ok = m.pending[id]
+	switch {
+	case !ok:
+		return t, m.notPending(id), false
+	case expected != 0 && expected != t.revision:
+		return t, Result{Code: RevisionMismatch, Revision: t.revision}, false
 	}
-	if c.ExpectedRevision != 0 && c.ExpectedRevision != t.revision {
-		return Result{Code: RevisionMismatch, Revision: t.revision}
+	return t, Result{}, true
+}
+
+func (m *model) reschedule(c *logv1.Reschedule) Result {
+	t, refused, ok := m.change(c.Id, c.ExpectedRevision)
+	switch {
+	case !ok:
+		return refused
+	case c.Now && t.paused:
+		return Result{Code: IsPaused, Revision: t.revision}
+	case c.Now && t.next <= m.clock:
+		return Result{Revision: t.revision, Due: t.next}
+	case c.Now:
+		m.accepted++
+		t.accepted, t.next, t.due = m.accepted, m.clock, min(t.due, m.clock)
+		return m.put(c.Id, t)
+	case t.repeat.hasEnd && c.DueMs > t.repeat.end, t.expiry != 0 && c.DueMs >= t.expiry:
+		return Result{Code: Invalid}
 	}
 	m.accepted++
-	m.pending[c.Id] = modelTimer{c.DueMs, c.DueMs, m.accepted, m.index, 0}
-	return Result{Revision: m.index, Due: c.DueMs}
+	t.due, t.next, t.accepted, t.attempt, t.failures, t.out = c.DueMs, c.DueMs, m.accepted, 0, 0, 0
+	if t.repeats {
+		t.repeat.tick, t.repeat.backlog = c.DueMs, 0
+	}
+	m.freeze(&t)
+	return m.put(c.Id, t)
 }
 
 func (m *model) notPending(id string) Result {
@@ -188,232 +290,8 @@ func (m *model) notPending(id string) Result {
 	return Result{Code: NotFound}
 }
 
-func (m *model) end(id string, how State, firing bool) {
+func (m *model) end(id string, how State, firing bool, handed int64) {
 	m.finishings++
-	m.finished[id] = modelEnd{how, m.clock, m.index, firing, m.finishings}
+	m.finished[id] = modelEnd{how, m.clock, m.index, firing, m.finishings, m.pending[id].repeat.fired, handed}
 	delete(m.pending, id)
-}
-
-// modelRun drives two replicas and the model with the same log. The first replica leads: it stamps, holds and hands out, which
-// must change nothing that is replicated; the second is restored from a snapshot now and then.
-type modelRun struct {
-	*testing.T
-	rng       *rand.Rand
-	m         *model
-	a, b      *replica
-	epoch     uint64
-	now       int64
-	snapshots []*Snapshot
-	frozen    [][]byte
-}
-
-func TestModel(t *testing.T) {
-	seeds := []uint64{1, 2, 3}
-	if *seedFlag != 0 {
-		seeds = []uint64{*seedFlag}
-	}
-	for _, seed := range seeds {
-		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {
-			t.Parallel()
-			runModel(t, seed)
-		})
-	}
-}
-
-func runModel(t *testing.T, seed uint64) {
-	rng := rand.New(rand.NewPCG(seed, 0))
-	o := Options{Retention: 500, MaxFinished: 10 + rng.IntN(40), MaxRequests: 10 + rng.IntN(40)}
-	r := &modelRun{T: t, rng: rng, m: newModel(o), a: newReplica(t, o), b: newReplica(t, o), epoch: 1, now: 10_000}
-	r.entry(begin(1, r.now))
-	for range 400 {
-		r.step()
-		r.compare()
-	}
-	for i, s := range r.snapshots {
-		r.frozenIsSame(i, s)
-	}
-}
-
-// step does one thing: an entry in most cases.
-func (r *modelRun) step() {
-	r.now += int64(r.rng.IntN(30)) - 5
-	switch n := r.rng.IntN(100); {
-	case n < 70:
-		r.commands(r.epoch)
-	case n < 73: // a new epoch
-		r.epoch++
-		r.entry(begin(r.epoch, r.now))
-		r.a.f.Lead(r.epoch)
-	case n < 76: // an entry of an old epoch comes late
-		e := &logv1.Entry{Epoch: r.epoch - 1, ClockMs: r.now + 100_000, Commands: []*Command{r.command()}}
-		if e.Epoch > 0 {
-			r.entry(e)
-		}
-	case n < 80:
-		r.a.f.Follow()
-		r.a.f.Lead(r.epoch)
-	case n < 90: // hand out something
-		slots := []uint32{r.rng.Uint32N(40), r.rng.Uint32N(40), r.rng.Uint32N(40)}
-		for _, d := range r.a.f.Describe(slots, nil) {
-			r.a.f.HandOut(r.epoch, 0, []Ref{d.Ref}, nil)
-		}
-	case n < 94: // commands that are never applied
-		cmds := []*Command{r.command(), r.command()}
-		r.a.f.Stamp(r.epoch, r.now, cmds)
-		r.a.f.ReleaseHolds(cmds)
-		r.a.f.ReleaseHolds(cmds)
-	case n < 97:
-		r.b = r.b.restored()
-	default:
-		r.snapshot()
-	}
-	r.a.checkState()
-}
-
-// snapshot takes one more snapshot or releases one; what is alive must not change.
-func (r *modelRun) snapshot() {
-	if len(r.snapshots) > 3 {
-		i := r.rng.IntN(len(r.snapshots))
-		r.frozenIsSame(i, r.snapshots[i])
-		r.snapshots[i].Release()
-		r.snapshots, r.frozen = slices.Delete(r.snapshots, i, i+1), slices.Delete(r.frozen, i, i+1)
-		return
-	}
-	s, err := r.a.f.Snapshot()
-	if err != nil {
-		r.Fatal(err)
-	}
-	r.snapshots, r.frozen = append(r.snapshots, s), append(r.frozen, snapshotBytes(r.T, r.a.f))
-}
-
-func (r *modelRun) frozenIsSame(i int, s *Snapshot) {
-	var b writeBuffer
-	if _, err := s.WriteTo(&b); err != nil || !slices.Equal(b, r.frozen[i]) {
-		r.Fatalf("a snapshot of index %d changed: %v", s.Index(), err)
-	}
-}
-
-type writeBuffer []byte
-
-func (b *writeBuffer) Write(p []byte) (int, error) { *b = append(*b, p...); return len(p), nil }
-
-func (r *modelRun) commands(epoch uint64) {
-	cmds := make([]*Command, 1+r.rng.IntN(8))
-	for i := range cmds {
-		cmds[i] = r.command()
-	}
-	e, _ := r.a.stamped(epoch, r.now, cmds...)
-	r.entry(e)
-}
-
-func (r *modelRun) entry(e *logv1.Entry) {
-	index := r.a.next
-	want := r.m.apply(index, e)
-	a, b := r.a.apply(e), r.b.apply(e)
-	if !reflect.DeepEqual(a.Results, b.Results) {
-		r.Fatalf("results differ at %d:\n%v\n%v", index, a.Results, b.Results)
-	}
-	for i, got := range a.Results {
-		got.Detail = ""
-		if !reflect.DeepEqual(got, want[i]) {
-			r.Fatalf("at %d: %s: got %s, want %s", index, nameOf(e.Commands[i]), resultText(got), resultText(want[i]))
-		}
-	}
-}
-
-func (r *modelRun) command() *Command {
-	id := fmt.Sprintf("t%02d", r.rng.IntN(60))
-	request := []byte(nil)
-	if r.rng.IntN(3) == 0 {
-		request = []byte{'r', byte('0' + r.rng.IntN(4))}
-	}
-	due := r.now + int64(r.rng.IntN(400)) - 100
-	revision, attempt, expected := r.token(id), uint32(0), uint64(0)
-	if t, ok := r.m.pending[id]; ok && r.rng.IntN(4) > 0 {
-		attempt = t.attempt
-	}
-	if r.rng.IntN(6) == 0 {
-		expected = revision
-	}
-	switch r.rng.IntN(8) {
-	case 0:
-		c := cancel(id)
-		c.GetCancel().RequestId, c.GetCancel().ExpectedRevision = request, expected
-		return c
-	case 1:
-		c := reschedule(id, due)
-		c.GetReschedule().RequestId, c.GetReschedule().ExpectedRevision = request, expected
-		return c
-	case 2:
-		return complete(id, revision, attempt, r.epoch+1-r.rng.Uint64N(3))
-	case 3:
-		return retry(id, revision, attempt, r.epoch+1-r.rng.Uint64N(3))
-	}
-	c := schedule(id, due).GetSchedule()
-	c.RequestId, c.ExpectedRevision, c.IfExists = request, expected, r.rng.Uint32N(3)
-	if r.rng.IntN(2) == 0 {
-		c.IsDelay, c.DelayMs = true, int64(r.rng.IntN(300))
-	}
-	c.Payload = make([]byte, r.rng.IntN(20))
-	return scheduleOf(c)
-}
-
-// token is a revision for the timer, in most cases the right one.
-func (r *modelRun) token(id string) uint64 {
-	if r.rng.IntN(5) == 0 {
-		return r.m.index - min(r.m.index, r.rng.Uint64N(10))
-	}
-	return r.m.pending[id].revision
-}
-
-// compare looks at everything a reader can see.
-func (r *modelRun) compare() {
-	r.a.same(r.b)
-	want := slices.Sorted(maps.Keys(r.m.pending))
-	got := ids(r.a.f.List(ListQuery{}))
-	if !slices.Equal(got, want) {
-		r.Fatalf("list is %v, want %v", got, want)
-	}
-	st := r.a.f.Stats()
-	if st.Finished != len(r.m.finished) || st.Requests != len(r.m.writes) || st.Clock != r.m.clock || st.Epoch != r.m.epoch {
-		r.Fatalf("stats are %+v, want finished=%d requests=%d clock=%d epoch=%d", st, len(r.m.finished), len(r.m.writes), r.m.clock, r.m.epoch)
-	}
-	for i := range 60 {
-		id := fmt.Sprintf("t%02d", i)
-		s, ok := r.b.f.Get("default", id)
-		t, pending := r.m.pending[id]
-		e, finished := r.m.finished[id]
-		switch {
-		case ok != (pending || finished):
-			r.Fatalf("%s: found %v, pending %v, finished %v", id, ok, pending, finished)
-		case pending && (modelTimer{s.Record.Due, s.Record.NextDue, s.Record.Accepted, s.Record.Revision, s.Record.Attempt} != t):
-			r.Fatalf("%s is %+v, want %+v", id, s.Record, t)
-		case finished && (s.State != e.state || s.FinishedAt != e.at || s.Record.Revision != e.revision):
-			r.Fatalf("%s is %s, want %+v", id, statusText(s), e)
-		}
-	}
-	r.inOrder()
-}
-
-// inOrder verifies that a restored replica arms in the order of (next due, acceptance).
-func (r *modelRun) inOrder() {
-	if r.rng.IntN(20) > 0 {
-		return
-	}
-	r.b = r.b.restored()
-	var got []modelTimer
-	ops := r.b.feed.take()
-	if ops[0].Kind != Reset {
-		r.Fatal("a restore does not begin with a reset")
-	}
-	for _, op := range ops[1:] {
-		rec := r.b.f.Record(op.Slot)
-		got = append(got, modelTimer{rec.Due, rec.NextDue, rec.Accepted, rec.Revision, rec.Attempt})
-	}
-	want := slices.SortedFunc(maps.Values(r.m.pending), func(a, b modelTimer) int {
-		return cmp.Or(cmp.Compare(a.next, b.next), cmp.Compare(a.accepted, b.accepted))
-	})
-	if !slices.Equal(got, want) {
-		r.Fatalf("restore arms %v, want %v", got, want)
-	}
 }
