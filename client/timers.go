@@ -129,7 +129,7 @@ func (s *Scheduled) fill(pb *carillonv1.ScheduleResponse) {
 // CancelOutcome says how far a timer had come when it was cancelled.
 type CancelOutcome int32
 
-// The three answers of a cancel; a timer that is not known is ErrNotFound.
+// The three answers of a cancel; a timer that is not known is ErrNotFound, one that died or expired ErrNotPending.
 const (
 	// CancelCancelled: no delivery starts afterwards.
 	CancelCancelled = CancelOutcome(carillonv1.CancelOutcome_CANCEL_OUTCOME_CANCELLED)
@@ -172,13 +172,13 @@ type CancelResult struct {
 }
 
 // Cancel takes a timer away. It returns true if the timer was CANCELLED: no delivery starts afterwards; false if it was
-// firing or had fired already. An unknown timer is ErrNotFound.
+// firing or had fired already. An unknown timer is ErrNotFound, one that died or expired ErrNotPending.
 func (c *Client) Cancel(ctx context.Context, id string) (bool, error) {
 	r, err := c.CancelDetail(ctx, Cancellation{ID: id})
 	return err == nil && r.Outcome == CancelCancelled, err
 }
 
-// CancelDetail takes a timer away and says how far it had come. Errors: ErrNotFound, *RevisionError, *InvalidError,
+// CancelDetail takes a timer away and says how far it had come. Errors: ErrNotFound, ErrNotPending (it died or expired), *RevisionError, *InvalidError,
 // *OverloadedError, ErrUnavailable, ErrUnknown, ErrClosed.
 func (c *Client) CancelDetail(ctx context.Context, x Cancellation) (CancelResult, error) {
 	o, err := c.cancelOp(x)

@@ -119,7 +119,7 @@ func (m *mix) do(ctx context.Context, i int64) (failed int64) {
 		_, err = m.client.Get(ctx, m.id(other))
 	}
 	took := time.Since(start)
-	if errors.Is(err, client.ErrNotFound) {
+	if errors.Is(err, client.ErrNotFound) || errors.Is(err, client.ErrNotPending) {
 		err = nil // it has fired or was cancelled
 	}
 	c := &m.calls[op]

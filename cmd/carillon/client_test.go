@@ -43,6 +43,7 @@ func startNode(t *testing.T) {
 	c := node.DefaultConfig()
 	c.ID, c.Dir, c.BootstrapExpect, c.Shards = "n1", t.TempDir(), 1, 4
 	c.ClientAddr, c.PeerAddr, c.GossipAddr, c.HTTPAddr = "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0", "127.0.0.1:0"
+	c.Webhooks.Allow = loopback
 	n, err := node.New(c, node.Deps{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
@@ -345,11 +346,25 @@ func TestShown(t *testing.T) {
 		t.Errorf("a long payload: %s", got)
 	}
 	for d, want := range map[time.Duration]string{
-		1500 * time.Microsecond: "in 2ms", -3 * time.Second: "3s ago", 90 * time.Minute: "in 1h30m0s", 49 * time.Hour: "in 2d1h", -48 * time.Hour: "2d ago",
-		36500 * 24 * time.Hour: "in 36500d",
+		1500 * time.Microsecond: "in 2ms", -3 * time.Second: "3s ago", 90 * time.Minute: "in 1h30m", 49 * time.Hour: "in 2d1h", -48 * time.Hour: "2d ago",
+		36500 * 24 * time.Hour: "in 36500d", -1 << 63: "106751d23h47m16.854775807s ago",
 	} {
 		if got := distance(d); got != want {
 			t.Errorf("%v: %s", d, got)
+		}
+	}
+}
+
+func TestSpanText(t *testing.T) {
+	const day = 24 * time.Hour
+	for d, want := range map[time.Duration]string{
+		0: "0s", time.Millisecond: "1ms", 90 * time.Second: "1m30s", time.Hour: "1h", 90 * time.Minute: "1h30m", day: "1d", 9*day + time.Hour: "9d1h",
+		day + 1500*time.Millisecond: "1d1.5s", -time.Hour: "-1h", 10 * time.Minute: "10m", 20 * time.Hour: "20h", time.Hour + time.Second: "1h0m1s",
+	} {
+		got := spanText(d)
+		back, err := parseDuration(got)
+		if got != want || err != nil || back != d {
+			t.Errorf("%v: %q, want %q; read back as %v, %v", d, got, want, back, err)
 		}
 	}
 }

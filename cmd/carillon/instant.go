@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -33,12 +34,12 @@ func spanVar(f *pflag.FlagSet, to *time.Duration, name, usage string) {
 // spanText shows a time without the units that are zero, as parseDuration takes it: 1h30m, 2d, 1w2d.
 func spanText(d time.Duration) string {
 	if d < 0 {
-		return "-" + spanText(-d)
+		return "-" + spanText(-max(d, -math.MaxInt64))
 	}
 	const day = 24 * time.Hour
 	days, rest := d/day, d%day
 	var text string
-	if days > 0 && rest%time.Millisecond == 0 {
+	if days > 0 {
 		text = fmt.Sprintf("%dd", days)
 		if d = rest; d == 0 {
 			return text

@@ -193,12 +193,12 @@ func (p *listPrinter) print(t client.TimerStatus) error {
 		}
 		return printJSON(p.w, timerOf(t))
 	}
-	next := distance(t.NextDue.Sub(p.now))
+	next := "-"
 	switch {
 	case t.TimeLeft > 0:
 		next = "frozen, " + strings.TrimPrefix(distance(t.TimeLeft), "in ") + " left"
-	case t.State == client.Paused:
-		next = "-"
+	case t.State != client.Paused && !t.NextDue.IsZero():
+		next = distance(t.NextDue.Sub(p.now))
 	}
 	p.rows = append(p.rows, []string{
 		shown(t.ID), t.State.String(), dash(shortRepeat(t.Repeat)), stamp(t.Due), next, shown(target(t.Timer)), fmt.Sprint(t.Attempt),

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -96,7 +97,7 @@ func when(t, now time.Time) string {
 func distance(d time.Duration) string {
 	format, size := "in %s", d
 	if d < 0 {
-		format, size = "%s ago", -d
+		format, size = "%s ago", -max(d, -math.MaxInt64)
 	}
 	switch {
 	case size < time.Second:
@@ -106,14 +107,9 @@ func distance(d time.Duration) string {
 	case size < 48*time.Hour:
 		size = size.Round(time.Second)
 	default:
-		days := size.Round(time.Hour)
-		text := fmt.Sprintf("%dd", days/(24*time.Hour))
-		if hours := days % (24 * time.Hour) / time.Hour; hours > 0 {
-			text += fmt.Sprintf("%dh", hours)
-		}
-		return fmt.Sprintf(format, text)
+		size = size.Round(time.Hour)
 	}
-	return fmt.Sprintf(format, size)
+	return fmt.Sprintf(format, spanText(size))
 }
 
 // shown makes a text from outside safe to print on one line of a terminal.

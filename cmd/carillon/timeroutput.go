@@ -191,7 +191,7 @@ func timerRows(t client.TimerStatus, now time.Time) []row {
 		rows = append(rows, row{"time left", spanText(t.TimeLeft) + " (frozen)"})
 	}
 	rows = append(rows, row{"repeat", repeatText(t.Repeat)})
-	if t.Repeat != (client.Repeat{}) {
+	if t.Fired > 0 || t.Repeat != (client.Repeat{}) {
 		rows = append(rows, row{"fired", fmt.Sprint(t.Fired)})
 	}
 	guarantee := ""

@@ -1,0 +1,251 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/carillon-timers/carillon/client"
+)
+
+// TestMain lets the test's own binary be the command, so that a shell can run the examples of OPTIONS.md.
+func TestMain(m *testing.M) {
+	if os.Getenv("CARILLON_TEST_AS_COMMAND") != "" {
+		os.Exit(mainCode())
+	}
+	os.Exit(m.Run())
+}
+
+// doc is OPTIONS.md, in parts that can be run.
+type doc struct {
+	examples []example
+	// options are those that have a row, by the commands of their section; "" is every command.
+	options map[string][]string
+	// fields are what the rows name in the package client.
+	fields []string
+}
+
+// example is what is typed, and what comes.
+type example struct {
+	line     int
+	commands []string
+	// wants are found in what comes, one behind the other; whole asks for lines that begin so.
+	wants []string
+	whole bool
+}
+
+var span1 = regexp.MustCompile("`([^`]+)`")
+
+// spans are the texts between backquotes.
+func spans(text string) (list []string) {
+	for _, m := range span1.FindAllStringSubmatch(text, -1) {
+		list = append(list, m[1])
+	}
+	return list
+}
+
+func readDoc(t *testing.T) *doc {
+	t.Helper()
+	text, err := os.ReadFile("OPTIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &doc{options: make(map[string][]string)}
+	var commands []string // of the section
+	var block *example    // a step of a block
+	inBlock := false
+	for i, line := range strings.Split(string(text), "\n") {
+		switch {
+		case strings.HasPrefix(line, "```"):
+			inBlock = strings.HasPrefix(line, "```console")
+			block = nil
+		case inBlock && strings.HasPrefix(line, "$ "):
+			d.examples = append(d.examples, example{line: i + 1, commands: []string{line[2:]}, whole: true})
+			block = &d.examples[len(d.examples)-1]
+		case inBlock:
+			block.wants = append(block.wants, line)
+		case strings.HasPrefix(line, "## Every command"):
+			commands = []string{""}
+		case strings.HasPrefix(line, "## "):
+			commands = spans(line)
+		case strings.HasPrefix(line, "| `"):
+			d.row(t, i+1, commands, strings.Split(strings.Trim(line, "| "), " | "))
+		}
+	}
+	return d
+}
+
+// row takes a row of a table: option, field (or nothing), meaning, example, what it says.
+func (d *doc) row(t *testing.T, line int, commands, cells []string) {
+	t.Helper()
+	if len(cells) < 4 {
+		t.Fatalf("OPTIONS.md:%d: %d cells", line, len(cells))
+	}
+	for _, name := range spans(cells[0]) {
+		for _, command := range commands {
+			d.options[command] = append(d.options[command], strings.TrimLeft(name, "-"))
+		}
+	}
+	if len(cells) == 5 {
+		d.fields = append(d.fields, spans(cells[1])...)
+	}
+	d.examples = append(d.examples, example{line: line, commands: spans(cells[len(cells)-2]), wants: spans(cells[len(cells)-1])})
+}
+
+// Every example of OPTIONS.md is run, and says what is written there.
+func TestOptionsExamples(t *testing.T) {
+	startNode(t)
+	dir := t.TempDir()
+	script := "#!/bin/sh\nCARILLON_TEST_AS_COMMAND=1 exec '" + os.Args[0] + "' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "carillon"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/gone" {
+			http.Error(w, "it has moved", http.StatusGone)
+		}
+	}))
+	defer hook.Close()
+	t.Setenv("HOOK", hook.URL)
+	began := time.Now()
+	examples := readDoc(t).examples
+	for _, x := range examples {
+		var out string
+		for _, command := range x.commands {
+			out = shell(t, command)
+		}
+		if what := missing(out, x.wants, x.whole); what != "" {
+			t.Errorf("OPTIONS.md:%d: %s\ndoes not say %q, but\n%s", x.line, strings.Join(x.commands, "\n"), what, out)
+		}
+	}
+	if len(examples) < 100 {
+		t.Errorf("only %d examples", len(examples))
+	}
+	t.Logf("%d examples took %v", len(examples), time.Since(began).Round(time.Millisecond))
+}
+
+// shell runs a line and returns all that it says.
+func shell(t *testing.T, line string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	var out bytes.Buffer
+	cmd := exec.CommandContext(ctx, "sh", "-c", line)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.WaitDelay = time.Second
+	err := cmd.Run()
+	if ctx.Err() != nil {
+		t.Errorf("%s: does not end: %v", line, err)
+	}
+	return out.String()
+}
+
+// missing is the first text that is not there, each behind the one before; "" if all are. However much space there is
+// between words does not count.
+func missing(out string, wants []string, whole bool) string {
+	rest := "\n" + strings.Join(strings.FieldsFunc(strings.Map(oneSpace, out), func(r rune) bool { return r == '\n' }), "\n")
+	rest = regexp.MustCompile(` +`).ReplaceAllString(rest, " ")
+	for _, want := range wants {
+		var parts []string
+		for _, part := range strings.Split(strings.Join(strings.Fields(want), " "), "...") {
+			parts = append(parts, regexp.QuoteMeta(part))
+		}
+		pattern := strings.Join(parts, `[^\n]*?`)
+		if whole {
+			pattern = `\n` + pattern
+		}
+		at := regexp.MustCompile(pattern).FindStringIndex(rest)
+		if at == nil {
+			return want
+		}
+		rest = rest[at[1]:]
+	}
+	return ""
+}
+
+func oneSpace(r rune) rune {
+	if r == '\t' {
+		return ' '
+	}
+	return r
+}
+
+// Every option of every command of a client has a row, and no row is about an option that is not there.
+func TestOptionsAreComplete(t *testing.T) {
+	d := readDoc(t)
+	known := map[string]map[string]bool{"": {}}
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+		path := c.CommandPath()
+		if c.HasSubCommands() || groups[strings.Fields(path + " x")[1]] == "run" || strings.HasPrefix(path, "carillon bench") {
+			return
+		}
+		known[path] = make(map[string]bool)
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			known[path][f.Name], known[""][f.Name] = true, true
+			if !hasOption(d, path, f.Name) && !hasOption(d, "", f.Name) {
+				t.Errorf("%s --%s is not in OPTIONS.md", path, f.Name)
+			}
+		})
+	}
+	walk(newRootCommand())
+	for command, options := range d.options {
+		for _, option := range options {
+			if option == "o" || option == "help" {
+				continue
+			}
+			if !known[command][option] && !strings.Contains(command, " ") {
+				t.Errorf("OPTIONS.md: %s --%s is not there", command, option)
+			}
+		}
+	}
+}
+
+func hasOption(d *doc, command, option string) bool {
+	for _, o := range d.options[command] {
+		if o == option {
+			return true
+		}
+	}
+	return false
+}
+
+// What the column Go names is there.
+func TestOptionsFields(t *testing.T) {
+	types := map[string]reflect.Type{}
+	for _, v := range []any{
+		client.Timer{}, client.Repeat{}, client.RetryPolicy{}, client.PreviewQuery{}, client.Move{}, client.Cancellation{}, client.Pause{},
+		client.Change{}, client.ListQuery{}, client.Filter{}, client.WorkOptions{}, client.Delivery{}, client.DeadQuery{}, client.Letters{},
+		client.ForecastQuery{},
+	} {
+		types[reflect.TypeOf(v).Name()] = reflect.TypeOf(v)
+	}
+	fields := readDoc(t).fields
+	for _, name := range fields {
+		of, field, _ := strings.Cut(name, ".")
+		if types[of] == nil {
+			t.Errorf("client has no %s", of)
+		} else if _, ok := types[of].FieldByName(field); !ok {
+			t.Errorf("client.%s has no %s", of, field)
+		}
+	}
+	if len(fields) < 40 {
+		t.Errorf("only %d fields", len(fields))
+	}
+}
