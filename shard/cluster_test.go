@@ -47,11 +47,13 @@ type node struct {
 	stable    *faultyStable
 	snaps     *raft.InmemSnapshotStore
 
-	shard  *Shard
-	loop   *executor.Loop
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
-	err    error // of Run, once wg is waited for
+	shard *Shard
+	// current is shard, for others than the story's own goroutine.
+	current atomic.Pointer[Shard]
+	loop    *executor.Loop
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
+	err     error // of Run, once wg is waited for
 }
 
 // inBubble runs a story with a cluster of n replicas, and stops it. It fails if a goroutine is left.
@@ -131,6 +133,7 @@ func (n *node) open() {
 	if n.shard, err = Open(config, deps); err != nil {
 		n.c.t.Fatal(err)
 	}
+	n.current.Store(n.shard)
 	n.c.heal()
 }
 
@@ -214,7 +217,7 @@ func (c *cluster) try(limit time.Duration, cmds ...*raftfsm.Command) (results []
 		for k, cmd := range cmds {
 			copies[k] = proto.CloneOf(cmd)
 		}
-		results, err = c.nodes[i%len(c.nodes)].shard.Propose(context.Background(), copies)
+		results, err = c.nodes[i%len(c.nodes)].current.Load().Propose(context.Background(), copies)
 		var notLeader *NotLeaderError
 		var overloaded *OverloadedError
 		switch {
@@ -373,6 +376,8 @@ type faultyLog struct {
 	fault atomic.Pointer[error]
 	// writes counts.
 	writes atomic.Int64
+	// delay is how long each write takes.
+	delay atomic.Int64
 }
 
 func (l *faultyLog) StoreLogs(entries []*raft.Log) error {
@@ -383,6 +388,9 @@ func (l *faultyLog) StoreLogs(entries []*raft.Log) error {
 		return *err
 	}
 	l.writes.Add(1)
+	if delay := l.delay.Load(); delay > 0 {
+		time.Sleep(time.Duration(delay))
+	}
 	return l.LogStore.StoreLogs(entries)
 }
 

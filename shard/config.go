@@ -48,7 +48,8 @@ type Config struct {
 	// InFlight is the window: the log entries that wait for a majority at once. Default 2, at most MaxInFlight. While it is
 	// full what comes is joined.
 	InFlight int
-	// MaxPending bounds the pending timers. Beyond it Schedule is refused; everything else goes on. Default 20,000,000.
+	// MaxPending bounds the timers that are not finished: pending, paused and dead letters. Beyond it Schedule is refused, and
+	// repeats with overlap allow wait; everything else goes on. Default 20,000,000.
 	MaxPending int
 	// MaxQueued and MaxQueuedBytes bound the commands that wait to be joined. Default 65,536 and 64 MiB.
 	MaxQueued      int

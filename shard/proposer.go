@@ -218,19 +218,17 @@ func (p *proposer) admit(cmds, bytes, schedules int) error {
 		return &OverloadedError{fmt.Sprintf("%d commands wait on shard %d", c.MaxQueued, c.ID), retry}
 	case p.queuedBytes+bytes > c.MaxQueuedBytes:
 		return &OverloadedError{fmt.Sprintf("%d bytes of commands wait on shard %d", c.MaxQueuedBytes, c.ID), retry}
-	case schedules > 0 && p.s.pending.Load()+int64(p.queued+schedules) > int64(c.MaxPending):
-		return &OverloadedError{fmt.Sprintf("%d pending timers on shard %d", c.MaxPending, c.ID), time.Second}
+	case schedules > 0 && p.s.kept.Load()+int64(p.queued+schedules) > int64(c.MaxPending):
+		return &OverloadedError{fmt.Sprintf("%d pending, paused and dead timers on shard %d", c.MaxPending, c.ID), time.Second}
 	}
 	return nil
 }
 
-// adds is how many pending timers a command may add.
+// adds is how many timers a command may add to those that are kept.
 func adds(cmd *raftfsm.Command) int {
 	switch k := cmd.GetKind().(type) {
 	case *logv1.Command_Schedule:
 		return 1
-	case *logv1.Command_Redrive:
-		return max(len(k.Redrive.GetKeys()), int(k.Redrive.GetLimit()))
 	case *logv1.Command_Atomic:
 		n := 0
 		for _, part := range k.Atomic.GetCommands() {
@@ -245,7 +243,7 @@ func adds(cmd *raftfsm.Command) int {
 
 // settleOwn takes commands from the executor, see executor.Options.Settle. It never waits; what cannot be taken comes again.
 func (p *proposer) settleOwn(cmds []*raftfsm.Command, done func([]raftfsm.Result)) bool {
-	if done == nil && p.s.pending.Load() >= int64(p.s.c.MaxPending) {
+	if done == nil && p.s.kept.Load() >= int64(p.s.c.MaxPending) {
 		// Repeats that make timers of their due times wait, as everything else that would add timers.
 		cmds = slices.DeleteFunc(cmds, func(c *raftfsm.Command) bool { return c.GetAdvance() != nil })
 	}

@@ -309,14 +309,79 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
+// A period that is shorter than a commit takes: by its policies what comes meanwhile is left out, caught up with, or made into
+// timers, and it goes on as fast as commits do.
+func TestPeriodShorterThanACommit(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(t *testing.T, c *cluster) {
+		l := newLedger()
+		c.sink.answer(func(d executor.Delivery) {
+			l.give(d)
+			if c.propose(completeOf(d))[0].Code == raftfsm.OK {
+				l.ack(d)
+			}
+		})
+		leader := c.leader()
+		leader.log.delay.Store(int64(40 * time.Millisecond))
+		start := time.Now().UnixMilli() + 1000
+		c.propose(
+			repeat("a", &logv1.Repeat{EveryMs: 3, StartMs: start}),
+			repeat("b", &logv1.Repeat{EveryMs: 10, StartMs: start, Overlap: overlapOne, Misfire: misfireNone}),
+			repeat("c", &logv1.Repeat{EveryMs: 10, StartMs: start, Overlap: overlapAllow, Misfire: misfireAll, MaxCatchUp: 1000}),
+		)
+		time.Sleep(11 * time.Second)
+		c.propose(cancelOf("a"), cancelOf("b"), cancelOf("c"))
+		leader.log.delay.Store(0)
+		c.settleAll(t)
+		c.sink.quiet()
+		for id, least := range map[string]int{"a": 30, "b": 30, "c": 950} {
+			ticks := l.ticks(id)
+			if len(ticks) < least {
+				t.Errorf("%s was fired %d times in 10 s", id, len(ticks))
+			}
+			for i, tick := range ticks {
+				if id == "c" && tick != start+int64(i)*10 {
+					t.Fatalf("due time %d of c is %d after the start", i, tick-start)
+				}
+			}
+		}
+	})
+}
+
+// Repeats that make timers of their due times do so up to the limit of the shard, and go on by their misfire policy when there is room.
+func TestSpawnsKeepTheLimit(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 1, func(t *testing.T, c *cluster) {
+		c.sink.close("q")
+		s := c.leader().shard
+		c.propose(repeat("r", &logv1.Repeat{EveryMs: 1000, Overlap: overlapAllow}))
+		time.Sleep(time.Minute)
+		if n := s.Status().Pending; n != 20 {
+			t.Errorf("%d timers, the limit is 20", n)
+		}
+		if state := c.stateOf(t, "r"); state.State != raftfsm.Pending {
+			t.Errorf("the repeat: %+v", state)
+		}
+		c.sink.answer(func(d executor.Delivery) { c.propose(completeOf(d)) })
+		c.sink.open("q")
+		time.Sleep(5500 * time.Millisecond)
+		if n := len(c.sink.all()); n < 24 || n > 27 || s.Status().Pending > 3 {
+			t.Errorf("%d were fired, %d are pending", n, s.Status().Pending)
+		}
+	}, func(c *cluster) { c.config = func(c *Config) { c.MaxPending = 20 } })
+}
+
 // A fixed delay counts from the ack.
 func TestFixedDelay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
+		var mu sync.Mutex
 		var acked []time.Time
 		c.sink.answer(func(d executor.Delivery) {
 			time.Sleep(1500 * time.Millisecond)
 			c.propose(completeOf(d))
+			mu.Lock()
+			defer mu.Unlock()
 			acked = append(acked, time.Now())
 		})
 		c.leader()

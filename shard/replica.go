@@ -58,10 +58,13 @@ func (r *replica) ApplyBatch(entries []*raft.Log) []any {
 		bytes += len(entry.Data)
 		s.applied.Store(entry.Index)
 	}
-	s.pending.Store(int64(s.fsm.Stats().Pending))
+	s.kept.Store(kept(s.fsm.Stats()))
 	s.snapshots.grow(uint64(len(entries)), int64(bytes))
 	return make([]any, len(entries))
 }
+
+// kept is how many timers are not finished.
+func kept(s raftfsm.Stats) int64 { return int64(s.Pending + s.Paused + s.Dead) }
 
 // configured ends the replica when it was removed. The configurations from before it was added do not count.
 func (r *replica) configured(c raft.Configuration) {
@@ -95,7 +98,7 @@ func (r *replica) Restore(from io.ReadCloser) error {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
 	stats := r.s.fsm.Stats()
-	r.s.pending.Store(int64(stats.Pending))
+	r.s.kept.Store(kept(stats))
 	r.s.applied.Store(stats.AppliedIndex)
 	r.s.snapshots.reset()
 	return nil

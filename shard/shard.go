@@ -86,8 +86,8 @@ type Shard struct {
 	pipelines   sync.WaitGroup
 
 	raft atomic.Pointer[raft.Raft]
-	// pending, applied and poisoned are written by the goroutine that applies.
-	pending  atomic.Int64
+	// kept (the timers that are not finished), applied and poisoned are written by the goroutine that applies.
+	kept     atomic.Int64
 	applied  atomic.Uint64
 	poisoned atomic.Pointer[ApplyError]
 

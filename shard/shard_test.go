@@ -160,7 +160,7 @@ func TestOverload(t *testing.T) {
 		}
 		var overloaded *OverloadedError
 		_, err := s.Propose(t.Context(), []*raftfsm.Command{after("11", time.Hour)})
-		if !errors.As(err, &overloaded) || overloaded.Limit != "10 pending timers on shard 7" || overloaded.RetryAfter <= 0 {
+		if !errors.As(err, &overloaded) || overloaded.Limit != "10 pending, paused and dead timers on shard 7" || overloaded.RetryAfter <= 0 {
 			t.Fatalf("the eleventh timer: %v", err)
 		}
 		if r := c.propose(cancelOf("3"))[0]; r.Answer != raftfsm.AnswerCancelled {
@@ -171,6 +171,10 @@ func TestOverload(t *testing.T) {
 		}
 		if n := s.Status().Proposer.Overloaded; n != 1 {
 			t.Errorf("counted %d", n)
+		}
+		c.propose(pauseOf("4", false))
+		if _, err := s.Propose(t.Context(), []*raftfsm.Command{after("12", time.Hour)}); !errors.As(err, &overloaded) {
+			t.Errorf("with a paused timer: %v", err)
 		}
 	}, func(c *cluster) { c.config = func(c *Config) { c.MaxPending = 10 } })
 }
