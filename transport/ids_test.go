@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -183,6 +184,15 @@ func FuzzRequests(f *testing.F) {
 		}
 		f.Add(b)
 	}
+	whole := goodTimer("{a}b")
+	whole.Repeat, whole.Window, whole.Retry = everyRepeat(time.Minute), seconds(1), &carillonv1.RetryPolicy{MaxAttempts: 3}
+	whole.Target = &carillonv1.Timer_Webhook{Webhook: "https://example.com/"}
+	b, err := (&carillonv1.ScheduleRequest{Timer: whole}).MarshalVT()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add([]byte(`{"items": [{"timer": {"queue": "a", "webhook": "b"}}]}`))
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 20 {
 		b := make([]byte, 64)
@@ -196,7 +206,7 @@ func FuzzRequests(f *testing.F) {
 		if r := (&carillonv1.ScheduleRequest{}); r.UnmarshalVT(b) == nil {
 			if cmd, err := scheduleCommand(r, l); err == nil {
 				s := cmd.GetSchedule()
-				if checkKey(s.Namespace, s.Id) != nil || s.DelayMs < 0 || s.DueMs > l.now.UnixMilli()+raftfsm.MaxAheadMillis || len(s.Payload) > l.payload {
+				if checkKey(s.Namespace, s.Id) != nil || len(s.Queue) > raftfsm.MaxQueueBytes || s.Extra.GetWindowMs() > maxWindowMillis || s.DelayMs < 0 || s.DueMs > l.now.UnixMilli()+raftfsm.MaxAheadMillis || len(s.Payload) > l.payload {
 					t.Errorf("got through: %v", s)
 				}
 			}
@@ -217,7 +227,20 @@ func FuzzRequests(f *testing.F) {
 		}
 		if r := (&carillonv1.WorkRequest{}); r.UnmarshalVT(b) == nil {
 			_, _ = checkWork(r), checkWorkStart(r.Start)
+			_, _ = readExtends("extends", r.Extends)
 		}
+		if r := (&carillonv1.Filter{}); r.UnmarshalVT(b) == nil {
+			_, _ = readFilter(r)
+		}
+		if r := (&carillonv1.ForecastRequest{}); r.UnmarshalVT(b) == nil {
+			if q, err := readForecast(r, l); err == nil && (q.Rows < 1 || q.Steps < 1 || q.From%q.Step != 0) {
+				t.Errorf("got through: %+v", q)
+			}
+		}
+		if r := (&carillonv1.RedriveRequest{}); r.UnmarshalVT(b) == nil {
+			_, _ = readChosen(r.Keys, r.Queue, r.RequestId, 16)
+		}
+		_ = decodeJSON(b, &carillonv1.ScheduleBatchRequest{})
 		_, _ = checkToken("token", b)
 	})
 }
