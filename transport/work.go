@@ -234,20 +234,25 @@ func (w *work) accept(msg *carillonv1.WorkRequest) error {
 }
 
 // outstanding is what the stream would have outstanding with so many credits more. Deliveries whose lease has ended do
-// not count: another attempt is on its way, their answers come too late.
+// not count: another attempt is on its way, their answers come too late. What is unanswered is counted before what is
+// unused: what is sent in between would else count twice, and end a worker that keeps to the limit.
 func (w *work) outstanding(credits int) int {
-	unused := w.server.hub.outstanding(w.sub)
 	w.mu.Lock()
-	defer w.mu.Unlock()
-	if unused+len(w.unanswered)+credits > MaxCredits {
-		now := w.server.config.Now().UnixMilli()
-		for token, end := range w.unanswered {
-			if end < now {
-				delete(w.unanswered, token)
-			}
+	unanswered := len(w.unanswered)
+	w.mu.Unlock()
+	if total := unanswered + w.server.hub.outstanding(w.sub) + credits; total <= MaxCredits {
+		return total
+	}
+	w.mu.Lock()
+	now := w.server.config.Now().UnixMilli()
+	for token, end := range w.unanswered {
+		if end < now {
+			delete(w.unanswered, token)
 		}
 	}
-	return unused + len(w.unanswered) + credits
+	unanswered = len(w.unanswered)
+	w.mu.Unlock()
+	return unanswered + w.server.hub.outstanding(w.sub) + credits
 }
 
 // send takes deliveries as credits allow and sends them, with what was settled and heartbeats, until the stream ends.
