@@ -196,7 +196,7 @@ func BenchmarkLateness(b *testing.B) {
 }
 
 func measureLateness(b *testing.B, shards, pending, rate int) {
-	const lead, length = 1000, 2000
+	const lead, length = 500, 2000
 	n := rate * length / 1000
 	l := &lateness{late: make([]int64, n/shards*shards), done: make(chan struct{})}
 	f := start(b, shards, pending, l)
@@ -229,7 +229,7 @@ func BenchmarkIdle(b *testing.B) {
 		f := start(b, 16, 1_000_000, &lateness{})
 		<-time.After(time.Second)
 		cpu := cpuTime()
-		const length = 10 * time.Second
+		const length = 6 * time.Second
 		<-time.After(length)
 		b.ReportMetric(100*float64(cpuTime()-cpu)/float64(length), "cpu-%")
 		b.ReportMetric(0, "ns/op")

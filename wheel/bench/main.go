@@ -34,6 +34,8 @@ var (
 	what = flag.String("what", "wheel,big,cross,stall,queue,late", "the tables to print; with all of them, a last one says which targets are met")
 	only = flag.String("dist", "", "one distribution of deadlines: hour, exp30s, burst or year (default all)")
 	self = flag.Bool("self", false, "leave the other engines out")
+
+	apart = flag.String("apart", "", "a single measurement, as this program starts it in a process of its own")
 )
 
 // main runs everything as one test, since only a test can open a bubble whose clock jumps.
@@ -43,6 +45,10 @@ func main() {
 }
 
 func run(t *testing.T) {
+	if *apart != "" {
+		measureHere(t, *apart)
+		os.Exit(0) // there is no test to report
+	}
 	fmt.Printf("%s %s/%s, %d CPUs\n", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 	tables := strings.Split(*what, ",")
 	if *self {
@@ -53,8 +59,8 @@ func run(t *testing.T) {
 		print func()
 	}{
 		{"late", printLate}, // first, while the machine is as quiet as it was found
-		{"wheel", func() { printEngines(t) }},
-		{"big", func() { printBig(t) }},
+		{"wheel", printEngines},
+		{"big", printBig},
 		{"cross", func() { printCrossing(t) }},
 		{"stall", printStall},
 		{"queue", printQueues},
@@ -66,14 +72,14 @@ func run(t *testing.T) {
 	if *what == flag.Lookup("what").DefValue {
 		printVerdict()
 	}
-	os.Exit(0) // there is no test to report
+	os.Exit(0)
 }
 
 const header = "| engine | add | add again | move | remove | expire after churn | expire | bytes | GC cycle, CPU ms | GC pause, us |\n" +
 	"|---|---|---|---|---|---|---|---|---|---|"
 
 // printEngines prints a table for each number of timers and distribution.
-func printEngines(t *testing.T) {
+func printEngines() {
 	for n := *minN; n <= *maxN; n *= 10 {
 		for _, d := range dists {
 			if *only != "" && d.name != *only {
@@ -82,7 +88,7 @@ func printEngines(t *testing.T) {
 			fmt.Printf("\n%d timers, %s; CPU ns for each, and how many times ours\n\n%s\n", n, d.name, header)
 			all := map[string]figures{}
 			for _, e := range engines {
-				all[e.name] = measureRuns(t, e, d, n)
+				all[e.name] = measureRuns(e, d, n)
 				printRow(e.name, all[e.name], all["wheel"])
 			}
 			switch {
@@ -96,19 +102,19 @@ func printEngines(t *testing.T) {
 }
 
 // measureRuns measures an engine, several times if the deadlines are those that the targets are about.
-func measureRuns(t *testing.T, e contender, d dist, n int) figures {
-	f := measure(t, e.make, d, n, n <= 1_000_000) // more would take minutes
+func measureRuns(e contender, d dist, n int) figures {
+	f := measureApart(e, d, n, n <= 1_000_000) // more would take minutes
 	for i := 1; i < *runs && d.name == "hour" && !e.slow; i++ {
-		f.least(measure(t, e.make, d, n, false))
+		f.least(measureApart(e, d, n, false))
 	}
 	return f
 }
 
 // printBig prints the wheel's figures with ten million timers.
-func printBig(t *testing.T) {
+func printBig() {
 	const n = 10_000_000
 	fmt.Printf("\n%d timers, hour\n\n%s\n", n, header)
-	results.big = measure(t, newOurs, dists[0], n, false)
+	results.big = measureApart(engines[0], dists[0], n, false)
 	printRow("wheel", results.big, results.big)
 }
 

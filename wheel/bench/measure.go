@@ -69,14 +69,16 @@ type figures struct {
 	gc, pause                                 float64 // CPU ms of a forced cycle; us for which it stops the program
 }
 
+func (f *figures) all() []*float64 {
+	return []*float64{&f.add, &f.move, &f.remove, &f.refill, &f.churned, &f.fresh, &f.bytes, &f.gc, &f.pause}
+}
+
 // least keeps of each figure the smaller one.
 func (f *figures) least(g figures) {
-	for _, p := range []struct{ f, g *float64 }{
-		{&f.add, &g.add}, {&f.move, &g.move}, {&f.remove, &g.remove}, {&f.refill, &g.refill}, {&f.churned, &g.churned},
-		{&f.fresh, &g.fresh}, {&f.bytes, &g.bytes}, {&f.gc, &g.gc}, {&f.pause, &g.pause},
-	} {
-		if *p.f == 0 || *p.g > 0 && *p.g < *p.f {
-			*p.f = *p.g
+	others := g.all()
+	for i, p := range f.all() {
+		if v := *others[i]; *p == 0 || v > 0 && v < *p {
+			*p = v
 		}
 	}
 }

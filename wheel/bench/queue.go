@@ -241,7 +241,7 @@ func printQueues() {
 					if turn == 0 {
 						made[i], least[i] = q.make(p), math.Inf(1)
 					}
-					perSecond, cpu := rate(made[i], p, b, 1<<18)
+					perSecond, cpu := rate(made[i], p, b, 1<<17)
 					best[i], least[i] = max(best[i], perSecond), min(least[i], cpu)
 				}
 			}
