@@ -402,6 +402,48 @@ func TestFixedDelay(t *testing.T) {
 	})
 }
 
+// A due time whose delivery fails is tried again although others have come meanwhile. After its last attempt it is a dead letter and
+// the repeat goes on; redriven, it is a timer of its own.
+func TestFailuresOfARepeat(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(t *testing.T, c *cluster) {
+		var start int64
+		c.sink.answer(func(d executor.Delivery) {
+			if _, tick := tickOf(d); tick == start && d.Record.Extra.GetRepeat() != nil {
+				cmd := retryOf(d, "not now")
+				cmd.GetRetry().HasDelay, cmd.GetRetry().DelayMs = true, 4500
+				c.propose(cmd)
+				return
+			}
+			c.propose(completeOf(d))
+		})
+		c.leader()
+		start = time.Now().UnixMilli() + 1000
+		cmd := repeat("r", &logv1.Repeat{EveryMs: 2000, StartMs: start})
+		cmd.GetSchedule().Retry.MaxAttempts = 3
+		c.propose(cmd)
+		time.Sleep(14500 * time.Millisecond)
+		var got []string
+		for _, d := range c.sink.all() {
+			_, tick := tickOf(d.Delivery)
+			got = append(got, fmt.Sprintf("%d/%d", (tick-start)/1000, d.Token.Attempt))
+		}
+		if want := []string{"0/0", "0/1", "0/2", "10/0", "12/0"}; !slices.Equal(got, want) {
+			t.Errorf("got %v, want %v", got, want)
+		}
+		letters := c.letters(t)
+		if len(letters) != 1 || letters[0].Record.Extra.GetDead().GetId() != "r" || letters[0].Record.Due != start {
+			t.Fatalf("letters: %+v", letters)
+		}
+		c.propose(&raftfsm.Command{Kind: &logv1.Command_Redrive{Redrive: &logv1.Redrive{Namespace: "default", Keys: []string{letters[0].Record.ID}}}})
+		time.Sleep(100 * time.Millisecond)
+		if last := c.sink.all()[len(got)]; last.Record.ID != fmt.Sprintf("{r}@%d", start) {
+			t.Errorf("redriven as %+v", last.Record)
+		}
+		c.inStep()
+	})
+}
+
 // MaxCount is exact, also while leadership flips: so many due times are acked, then the timer has fired.
 func TestMaxCount(t *testing.T) {
 	t.Parallel()
