@@ -1,8 +1,10 @@
 package node
 
 import (
+	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -44,6 +46,9 @@ func (h *hook) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == "/busy" && first:
 		w.Header().Set("Retry-After", "1")
 		w.WriteHeader(http.StatusServiceUnavailable)
+	case r.URL.Path == "/fail":
+		w.WriteHeader(http.StatusInternalServerError)
+		_, _ = io.WriteString(w, "no")
 	case r.URL.Path == "/hold":
 		select {
 		case <-h.hold:
@@ -56,6 +61,18 @@ func (h *hook) of(id string) []http.Header {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.got[id]
+}
+
+// posts counts those of timers whose IDs begin with a prefix.
+func (h *hook) posts(prefix string) (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for id, got := range h.got {
+		if strings.HasPrefix(id, prefix) {
+			n += len(got)
+		}
+	}
+	return n
 }
 
 func (c *testCluster) startWithHooks(count int, secrets string) {
@@ -173,6 +190,126 @@ func (c *testCluster) hookAcrossLeaders(cl *client.Client, h *hook) {
 	}
 	if again == 0 {
 		t.Error("n1 led no shard")
+	}
+}
+
+// The leader is cut off while a receiver holds its posts: the next leader posts again under a later epoch, and when both posts
+// are answered and the node is back, each timer has fired once and for all.
+func TestWebhooksOfNodeCutOff(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, spineShards)
+	wire := &cable{conns: map[net.Conn]struct{}{}}
+	for i := range 3 {
+		config, deps := c.config(fmt.Sprint("n", i+1), 3), Deps{}
+		config.Webhooks.Allow, config.Webhooks.Concurrency = []string{"127.0.0.1"}, 64
+		if i == 0 {
+			deps = Deps{Listen: wire.listen, Dial: wire.dial}
+		}
+		c.startWith(config, deps)
+	}
+	c.waitReady()
+	h := newHook(t)
+	cl := c.client("n2", "n3")
+	var ids []string
+	for i := range 40 {
+		ids = append(ids, fmt.Sprint("hold-", i))
+		timer := client.Timer{ID: ids[i], Webhook: h.URL + "/hold"}
+		if _, err := cl.Schedule(t.Context(), timer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, func() error {
+		if n := h.posts("hold-"); n < len(ids) {
+			return fmt.Errorf("%d of %d posts have come", n, len(ids))
+		}
+		return nil
+	})
+	wire.set(true)
+	again := func() (n int) {
+		for _, id := range ids {
+			if got := h.of(id); len(got) > 1 {
+				n++
+				if last := got[len(got)-1]; last.Get("Ce-Id") != got[0].Get("Ce-Id") || epoch(last) <= epoch(got[0]) {
+					t.Errorf("%s came as %v, then as %v", id, got[0], last)
+				}
+			}
+		}
+		return n
+	}
+	eventually(t, func() error {
+		if again() == 0 {
+			return errors.New("the next leader has not posted")
+		}
+		return nil
+	})
+	close(h.hold)
+	for _, id := range ids {
+		c.awaitState(cl, id, client.Fired)
+	}
+	wire.set(false)
+	total := h.posts("hold-")
+	c.awaitHealed()
+	if again(); h.posts("hold-") != total {
+		t.Errorf("%d posts after all had fired", h.posts("hold-")-total)
+	}
+}
+
+// awaitHealed waits until n1 has no delivery to settle and leads again.
+func (c *testCluster) awaitHealed() {
+	c.t.Helper()
+	eventually(c.t, func() error {
+		shards, err := c.client().Shards(c.t.Context())
+		leads := 0
+		for _, s := range shards {
+			if s.Leader == "n1" {
+				leads++
+			}
+		}
+		if active := c.nodes["n1"].webhooks.Stats().Active; err != nil || active > 0 || leads == 0 {
+			return fmt.Errorf("n1 has %d deliveries and leads %d shards, %w", active, leads, err)
+		}
+		return nil
+	})
+}
+
+// Repeats, at-most-once timers and dead letters of webhooks.
+func TestWebhookKinds(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, 1)
+	c.startWithHooks(1, "")
+	h := newHook(t)
+	cl := c.client()
+	for _, timer := range []client.Timer{
+		{ID: "repeat", Webhook: h.URL + "/ok", Repeat: client.Repeat{Every: 50 * time.Millisecond, MaxCount: 5}},
+		{ID: "once", Webhook: h.URL + "/fail", AtMostOnce: true},
+		{ID: "dead", Webhook: h.URL + "/fail", Retry: client.RetryPolicy{MaxAttempts: 2, InitialBackoff: time.Millisecond}},
+	} {
+		if _, err := cl.Schedule(t.Context(), timer); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.awaitState(cl, "repeat", client.Fired)
+	c.awaitState(cl, "once", client.Fired)
+	c.awaitState(cl, "dead", client.Dead)
+	seen := map[string]bool{}
+	for _, header := range h.of("repeat") {
+		seen[header.Get("Ce-Id")+header.Get("Ce-Time")] = true
+	}
+	if len(seen) != 5 {
+		t.Errorf("%d due times of the repeat came, want 5: %v", len(seen), h.of("repeat"))
+	}
+	eventually(t, func() error { // it is settled before it is posted
+		if n := len(h.of("once")); n != 1 {
+			return fmt.Errorf("the at-most-once timer came %d times", n)
+		}
+		return nil
+	})
+	page, err := cl.DeadLetterPage(t.Context(), client.DeadQuery{})
+	if err != nil || len(page.Letters) != 1 || page.Letters[0].LastError != "HTTP 500 Internal Server Error: no" || page.Letters[0].Timer.Webhook != h.URL+"/fail" {
+		t.Errorf("dead letters %+v, %v", page, err)
+	}
+	if n := len(h.of("dead")); n != 2 {
+		t.Errorf("%d attempts, want 2", n)
 	}
 }
 

@@ -151,19 +151,19 @@ func TestMessageID(t *testing.T) {
 	r := &rig{now: time.Now, source: &source{}, Poster: &Poster{}, t: t}
 	id := func(change func(d *raftfsm.Record)) string {
 		d := r.delivery("a", "http://8.8.8.8/")
-		d.Record.Due = 1000
+		d.Record.Due, d.Record.Created = 1000, 500
 		change(d.Record)
 		return newJob(&host{}, d).id
 	}
 	same := id(func(*raftfsm.Record) {})
-	if got := id(func(d *raftfsm.Record) { d.Attempt, d.Revision, d.NextDue, d.LastError = 3, 99, 5000, "x" }); got != same {
+	if got := id(func(d *raftfsm.Record) { d.Attempt, d.Revision, d.NextDue, d.LastError, d.Accepted = 3, 99, 5000, "x", 70 }); got != same {
 		t.Errorf("another attempt: %s, want %s", got, same)
 	}
 	repeat := func(d *raftfsm.Record) { d.Extra.Repeat = &logv1.Repeat{TickMs: 2000} }
 	seen := map[string]string{same: "itself"}
 	for name, change := range map[string]func(d *raftfsm.Record){
 		"another due time": func(d *raftfsm.Record) { d.Due = 1001 }, "another ID": func(d *raftfsm.Record) { d.ID = "b" },
-		"another namespace": func(d *raftfsm.Record) { d.Namespace = "defaul" }, "scheduled anew": func(d *raftfsm.Record) { d.Accepted++ },
+		"another namespace": func(d *raftfsm.Record) { d.Namespace = "defaul" }, "scheduled anew": func(d *raftfsm.Record) { d.Created++ },
 		"a tick": repeat,
 	} {
 		got := id(change)

@@ -116,7 +116,7 @@ func sign(header http.Header, id string, now time.Time, payload []byte, keys [][
 // gets another. It has no full stop, which would let one signature stand for two messages.
 func messageID(r *raftfsm.Record, due int64) string {
 	b := []byte(r.Namespace + "\x00" + r.ID + "\x00")
-	b = binary.BigEndian.AppendUint64(b, r.Accepted)
+	b = binary.BigEndian.AppendUint64(b, uint64(r.Created))
 	b = binary.BigEndian.AppendUint64(b, uint64(due))
 	sum := sha256.Sum256(b)
 	return "msg_" + hex.EncodeToString(sum[:16])
