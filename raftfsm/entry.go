@@ -207,6 +207,7 @@ func (e *entry) rareCommand(m *logv1.Command) command {
 		m := k.Resume
 		c := command{
 			kind: kindResume, namespace: space(m.Namespace), id: m.Id, expected: m.ExpectedRevision, requestID: m.RequestId,
+			revision: m.Revision,
 		}
 		c.take(nil, m.Next)
 		return c

@@ -17,13 +17,13 @@ var update = flag.Bool("update", false, "write what the scripts in testdata give
 // A script is blocks divided by empty lines: a directive, command lines, "----", and what comes out. Directives:
 //
 //	new retention=MS finished=N requests=N   an empty replica
-//	apply epoch=E clock=MS [begin=NODE]      the commands as one entry, as they stand
+//	apply epoch=E clock=MS [begin=NODE] [atomic=1]  the commands as one entry, as they stand, or as one batch in it
 //	stamp epoch=E now=MS                     the commands are made ready; they wait for propose or release
 //	propose epoch=E                          what waits, as one entry
 //	release                                  what waits will not be applied
 //	lead epoch=E | follow
-//	handout epoch=E ID...
-//	get ID... | list [prefix=P] [after=ID] [limit=N] | state
+//	handout epoch=E [now=MS] ID...
+//	get ID... | list [prefix=P] [after=ID] [limit=N] [a filter] [count=1] | letters | forecast | reigns ID | state
 //	restart                                  the replica is replaced by one restored from its snapshot
 type script struct {
 	*replica
@@ -47,7 +47,7 @@ func runScript(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &script{replica: newReplica(t, Options{})}
+	s := &script{replica: newReplica(t, Options{Repeats: grid{}})}
 	var blocks []string
 	for _, block := range strings.Split(strings.TrimRight(string(text), "\n"), "\n\n") {
 		input, want, runs := strings.Cut(block+"\n", "----\n")
@@ -118,11 +118,15 @@ func (s *script) run(input string) {
 	for _, line := range lines[1:] {
 		cmds = append(cmds, parse(s.t, line).command())
 	}
+	if w.has("atomic") {
+		cmds = []*Command{{Kind: &logv1.Command_Atomic{Atomic: &logv1.Atomic{Commands: cmds}}}}
+	}
 	epoch := uint64(w.number("epoch"))
 	switch w.verb {
 	case "new":
 		s.replica = newReplica(s.t, Options{
 			Retention: w.number("retention"), MaxFinished: int(w.number("finished")), MaxRequests: int(w.number("requests")),
+			Repeats: grid{},
 		})
 	case "apply":
 		e := &logv1.Entry{Epoch: epoch, ClockMs: w.number("clock"), Commands: cmds}
@@ -144,7 +148,12 @@ func (s *script) run(input string) {
 		s.f.Follow()
 	case "handout":
 		for _, id := range w.names {
-			s.line("%s %s", id, map[bool]string{true: "handed out", false: "refused"}[s.handOut(epoch, id)])
+			now := s.f.Stats().Clock
+			if w.has("now") {
+				now = w.number("now")
+			}
+			verdict := s.f.HandOut(epoch, now, []Ref{s.describe(id).Ref}, nil)[0].Verdict
+			s.line("%s %s", id, [...]string{"refused", "handed out", "expired", "missed", "ahead"}[verdict])
 		}
 	case "restart":
 		s.replica = s.restored()
@@ -162,13 +171,61 @@ func (s *script) read(w words) {
 			s.status(id)
 		}
 	case "list":
-		page := s.f.List(ListQuery{Namespace: w.value["ns"], Prefix: w.value["prefix"], After: w.value["after"], Limit: int(w.number("limit"))})
+		page := s.f.List(s.query(w))
 		s.line("%s more=%v", strings.Join(ids(page), " "), page.More)
+		if page.Last != "" {
+			s.line("last=%s", page.Last)
+		}
+		if w.has("count") {
+			s.line("count=%d", page.Count)
+		}
+	case "letters":
+		for _, t := range s.f.List(ListQuery{Namespace: w.value["ns"], Dead: true}).Timers {
+			s.line("%s", statusText(t))
+		}
+	case "forecast":
+		rows, err := s.f.Forecast(ForecastQuery{
+			Namespace: w.value["ns"], Queue: w.value["queue"], From: w.number("from"), Step: w.number("step"), Steps: int(w.number("steps")),
+		})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, r := range rows {
+			s.line("%s/%s before=%d %v after=%d paused=%d", r.Namespace, r.Queue, r.Before, r.Counts, r.After, r.Paused)
+		}
+	case "reigns":
+		st, _ := s.f.Get("default", w.names[0])
+		s.line("%v", st.Reigns)
 	case "state":
 		s.state()
 	default:
 		s.t.Fatalf("no directive %q", w.verb)
 	}
+}
+
+func (s *script) query(w words) ListQuery {
+	q := ListQuery{
+		Namespace: w.value["ns"], Prefix: w.value["prefix"], After: w.value["after"], Limit: int(w.number("limit")),
+		Look: int(w.number("look")), Count: w.has("count"),
+	}
+	f := &logv1.Filter{
+		Queue: w.value["queue"], HasFrom: w.has("from"), FromMs: w.number("from"), HasBefore: w.has("before"), BeforeMs: w.number("before"),
+	}
+	if w.has("label") {
+		key, value, _ := strings.Cut(w.value["label"], ":")
+		f.Labels = []*logv1.Pair{{Key: key, Value: value}}
+	}
+	for name := range strings.SplitSeq(w.value["state"], ",") {
+		for s := Pending; s <= Expired; s++ {
+			if s.String() == name {
+				f.States = append(f.States, uint32(s))
+			}
+		}
+	}
+	if f.SizeVT() > 0 {
+		q.Filter = f
+	}
+	return q
 }
 
 func (s *script) line(format string, args ...any) { fmt.Fprintf(&s.out, format+"\n", args...) }
@@ -201,14 +258,30 @@ func (s *script) stamp(epoch uint64, now int64, cmds []*Command) {
 		case *logv1.Command_Cancel:
 			s.line("%s: firing=%v", nameOf(c), k.Cancel.Firing)
 		case *logv1.Command_Complete:
-			s.line("%s: held", nameOf(c))
+			s.line("%s: held%s", nameOf(c), nextText(k.Complete.Next))
 		case *logv1.Command_Retry:
-			s.line("%s: held", nameOf(c))
+			s.line("%s: held%s", nameOf(c), nextText(k.Retry.Next))
 			if k.Retry.HasDelay {
 				s.line("%s: due=%d", nameOf(c), k.Retry.DueMs)
 			}
+		case *logv1.Command_Pause:
+			s.line("%s: firing=%v", nameOf(c), k.Pause.Firing)
+		case *logv1.Command_Resume:
+			s.line("%s:%s", nameOf(c), nextText(k.Resume.Next))
+		case *logv1.Command_Advance:
+			s.line("%s: held%s spawn=%v", nameOf(c), nextText(k.Advance.Next), k.Advance.SpawnMs)
 		}
 	}
+}
+
+func nextText(n *logv1.Next) string {
+	switch {
+	case n == nil:
+		return ""
+	case n.Ended:
+		return " ended"
+	}
+	return fmt.Sprintf(" tick=%d due=%d backlog=%d", n.TickMs, n.DueMs, n.BacklogMs)
 }
 
 // ops writes the ops by the names of the timers where they are known, since slots mean nothing.

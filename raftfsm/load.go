@@ -6,6 +6,8 @@ type load struct {
 	// seconds has the counts that are not 0; minutes what is known of 64 seconds together.
 	seconds map[int64]uint32
 	minutes map[int64]loadMinute
+	// placed are the due times that one call of Stamp has placed: they count for those behind them.
+	placed []int64
 }
 
 // loadMinute is about 64 seconds.
@@ -122,5 +124,16 @@ func (s *state) place(tick, window, expiry int64, salt uint64) int64 {
 	from, to := secondOf(tick), secondOf(last)
 	second := s.load.least(from, to, from+int64(salt%uint64(to-from+1)))
 	low, high := max(tick, second*1000), min(last, second*1000+999)
-	return low + int64(salt>>32%uint64(high-low+1))
+	due := low + int64(salt>>32%uint64(high-low+1))
+	s.load.placed = append(s.load.placed, due)
+	s.load.add(due, 1)
+	return due
+}
+
+// forgetPlaced is called when a Stamp is over: what becomes of its due times is for Apply to say.
+func (l *load) forgetPlaced() {
+	for _, due := range l.placed {
+		l.add(due, -1)
+	}
+	l.placed = l.placed[:0]
 }

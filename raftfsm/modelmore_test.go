@@ -38,14 +38,17 @@ func (m *model) resume(c *logv1.Resume) Result {
 		next = m.clock + t.left
 	}
 	if t.repeats && t.attempt == 0 {
+		ended := false
 		if t.frozen {
 			t.repeat.tick, t.repeat.backlog = next, 0
-		} else if c.Next == nil {
-			return Result{Code: StaleEpoch}
-		} else {
-			t.repeat.tick, t.repeat.backlog, next = c.Next.TickMs, c.Next.BacklogMs, c.Next.DueMs
+			ended = t.repeat.hasEnd && next > t.repeat.end
+		} else if t.due >= t.repeat.tick && t.due <= m.clock && t.repeat.tick > t.repeat.backlog {
+			if c.Next == nil || c.Revision != t.revision {
+				return Result{Code: StaleEpoch}
+			}
+			t.repeat.tick, t.repeat.backlog, next, ended = c.Next.TickMs, c.Next.BacklogMs, c.Next.DueMs, c.Next.Ended
 		}
-		if c.Next.GetEnded() && !t.frozen || t.frozen && t.repeat.hasEnd && next > t.repeat.end {
+		if ended {
 			m.end(c.Id, Fired, false, 0)
 			return Result{Revision: m.index}
 		}

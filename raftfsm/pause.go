@@ -126,8 +126,11 @@ func (f *FSM) resumeNow(t *target, c *command) Result {
 	case x.Frozen:
 		repeat.TickMs, repeat.BacklogMs = due, 0
 		ended = repeat.HasEnd && due > repeat.EndMs
-	default:
+	case !e.stands(s.clock):
 		n := c.next()
+		if c.revision != t.record.revision {
+			n = nil // it was for what the timer was before
+		}
 		if r, ok := known(n); !ok {
 			return r
 		}

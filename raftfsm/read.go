@@ -24,13 +24,37 @@ func (f *FSM) Get(namespace, id string) (Status, bool) {
 	seq, _ := f.s.findFinished(&t)
 	_, _, queue := f.s.finishedTexts(seq)
 	l := f.s.lifeAt(seq)
+	record := &Record{
+		Namespace: strings.Clone(namespace), ID: strings.Clone(id), Queue: string(queue), Due: it.due, NextDue: it.due,
+		Revision: it.revision, Attempt: it.attempt, Created: it.created,
+	}
+	if it.state == Dead {
+		if letter := f.s.letterOf(namespace, id, it.revision); letter != nil {
+			record.LastError, record.Extra, record.Retry = letter.LastError, letter.Extra, letter.Retry
+		}
+	}
 	return Status{
-		Record: &Record{
-			Namespace: strings.Clone(namespace), ID: strings.Clone(id), Queue: string(queue), Due: it.due, NextDue: it.due,
-			Revision: it.revision, Attempt: it.attempt, Created: it.created,
-		},
-		State: it.state, FinishedAt: it.at, HandedAt: l.handed, HandedEpoch: l.epoch, Fired: l.fired, Reigns: f.s.reigns,
+		Record: record,
+		State:  it.state, FinishedAt: it.at, HandedAt: l.handed, HandedEpoch: l.epoch, Fired: l.fired, Reigns: f.s.reigns,
 	}, true
+}
+
+// letterOf is the dead letter of a timer that died in the entry of the revision; nil if it is gone.
+func (s *state) letterOf(namespace, id string, revision uint64) *Record {
+	var letter *Record
+	namespace = deadNamespace(namespace)
+	s.order.from(namespace, letterKey(revision, 0), func(slot uint32) bool {
+		r := s.table.at(slot)
+		if r.revision != revision || s.table.namespace(r) != namespace {
+			return false
+		}
+		c := s.table.body(r)
+		if c.more().GetDead().GetId() == id {
+			letter = s.table.build(r)
+		}
+		return letter == nil
+	})
+	return letter
 }
 
 // pending is the status of a record in the table. Called with mu held.

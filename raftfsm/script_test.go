@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
@@ -25,29 +26,88 @@ func (w words) command() *Command {
 		if w.has("queue") {
 			c.Queue = w.value["queue"]
 		}
-		if w.has("lease") {
-			c.Retry = &logv1.RetryPolicy{LeaseMs: w.number("lease")}
+		if w.has("lease") || w.has("max") {
+			c.Retry = &logv1.RetryPolicy{LeaseMs: w.number("lease"), MaxAttempts: uint32(w.number("max"))}
 		}
+		if w.has("label") {
+			key, value, _ := strings.Cut(w.value["label"], ":")
+			c.Labels = []*logv1.Pair{{Key: key, Value: value}}
+		}
+		c.Extra, c.First = w.extra(), w.flag("first")
 		return scheduleOf(c)
 	case "cancel":
 		c := cancel(id)
 		k := c.GetCancel()
 		k.Namespace, k.ExpectedRevision, k.RequestId = ns, uint64(w.number("expect")), []byte(w.value["request"])
-		k.Firing = len(w.names) > 1 && w.names[1] == "firing"
+		k.Firing = w.flag("firing")
 		return c
 	case "reschedule":
 		c := reschedule(id, w.number("due"))
 		k := c.GetReschedule()
 		k.Namespace, k.DelayMs, k.IsDelay = ns, w.number("delay"), isDelay
-		k.ExpectedRevision, k.RequestId = uint64(w.number("expect")), []byte(w.value["request"])
+		k.ExpectedRevision, k.RequestId, k.Now = uint64(w.number("expect")), []byte(w.value["request"]), w.flag("now")
 		return c
 	case "complete":
-		return complete(id, uint64(w.number("revision")), uint32(w.number("attempt")), uint64(w.number("token")))
+		c := complete(id, uint64(w.number("revision")), uint32(w.number("attempt")), uint64(w.number("token")))
+		c.GetComplete().HandedMs, c.GetComplete().Ahead = w.number("handed"), w.flag("ahead")
+		return c
 	case "retry":
 		c := retry(id, uint64(w.number("revision")), uint32(w.number("attempt")), uint64(w.number("token")))
 		k := c.GetRetry()
 		k.DueMs, k.DelayMs, k.HasDelay, k.Error = w.number("due"), w.number("delay"), isDelay, w.value["error"]
+		k.HandedMs, k.Dead, k.Returned, k.Lapsed = w.number("handed"), w.flag("dead"), w.flag("returned"), w.flag("lapsed")
 		return c
+	}
+	return w.rareCommand(id, ns)
+}
+
+// flag says that a word stands among the names.
+func (w words) flag(name string) bool { return slices.Contains(w.names[1:], name) }
+
+// extra is what few timers have; nil if none of it is named.
+func (w words) extra() *logv1.Extra {
+	x := &logv1.Extra{ExpiryMs: w.number("expiry"), AtMostOnce: w.flag("once"), WindowMs: w.number("window"), Webhook: w.value["webhook"]}
+	if w.has("every") {
+		word := func(key string, of ...string) uint32 { return uint32(max(0, slices.Index(of, w.value[key]))) + 1 }
+		x.Repeat = &logv1.Repeat{
+			EveryMs: w.number("every"), StartMs: w.number("start"), HasEnd: w.has("end"), EndMs: w.number("end"), MaxCount: w.number("count"),
+			Misfire: word("misfire", "one", "none", "all"), Overlap: word("overlap", "skip", "one", "allow"),
+			MaxCatchUp: uint32(w.number("catchup")), MaxLateMs: w.number("late"), FixedDelay: w.flag("fixed-delay"),
+		}
+	}
+	if x.SizeVT() == 0 {
+		return nil
+	}
+	return x
+}
+
+// rareCommand is one of the kinds that are rare.
+func (w words) rareCommand(id, ns string) *Command {
+	expect, request := uint64(w.number("expect")), []byte(w.value["request"])
+	revision, attempt := uint64(w.number("revision")), uint32(w.number("attempt"))
+	var keys []string
+	if id != "-" {
+		keys = w.names
+	}
+	switch w.verb {
+	case "pause":
+		return &Command{Kind: &logv1.Command_Pause{Pause: &logv1.Pause{
+			Namespace: ns, Id: id, Freeze: w.flag("freeze"), Firing: w.flag("firing"), ExpectedRevision: expect, RequestId: request,
+		}}}
+	case "resume":
+		return &Command{Kind: &logv1.Command_Resume{Resume: &logv1.Resume{Namespace: ns, Id: id, ExpectedRevision: expect, RequestId: request}}}
+	case "advance":
+		return &Command{Kind: &logv1.Command_Advance{Advance: &logv1.Advance{Namespace: ns, Id: id, Revision: revision, Attempt: attempt}}}
+	case "expire":
+		return &Command{Kind: &logv1.Command_Expire{Expire: &logv1.Expire{Namespace: ns, Id: id, Revision: revision, Attempt: attempt}}}
+	case "redrive":
+		return &Command{Kind: &logv1.Command_Redrive{Redrive: &logv1.Redrive{
+			Namespace: ns, Keys: keys, Queue: w.value["queue"], Limit: uint32(w.number("limit")), RequestId: request,
+		}}}
+	case "purge":
+		return &Command{Kind: &logv1.Command_Purge{Purge: &logv1.Purge{
+			Namespace: ns, Keys: keys, Queue: w.value["queue"], Limit: uint32(w.number("limit")), RequestId: request,
+		}}}
 	}
 	w.t.Fatalf("no command %q", w.verb)
 	return nil
@@ -65,6 +125,20 @@ func nameOf(c *Command) string {
 		return "complete " + k.Complete.Id
 	case *logv1.Command_Retry:
 		return "retry " + k.Retry.Id
+	case *logv1.Command_Pause:
+		return "pause " + k.Pause.Id
+	case *logv1.Command_Resume:
+		return "resume " + k.Resume.Id
+	case *logv1.Command_Advance:
+		return "advance " + k.Advance.Id
+	case *logv1.Command_Expire:
+		return "expire " + k.Expire.Id
+	case *logv1.Command_Redrive:
+		return "redrive"
+	case *logv1.Command_Purge:
+		return "purge"
+	case *logv1.Command_Atomic:
+		return "atomic"
 	}
 	return "unknown"
 }
@@ -85,6 +159,9 @@ func resultText(r Result) string {
 	}
 	if r.Detail != "" {
 		fmt.Fprintf(&b, " (%s)", r.Detail)
+	}
+	for _, item := range r.Items {
+		fmt.Fprintf(&b, "\n    %s %s", item.Key, resultText(item))
 	}
 	return b.String()
 }

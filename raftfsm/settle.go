@@ -189,11 +189,16 @@ func (f *FSM) die(t *target, e *edit, c *command, reason uint32, l life) Result 
 // deadNamespace is where the dead letters of a namespace lie.
 func deadNamespace(namespace string) string { return "\x00" + namespace }
 
+// letterKey is the key of a dead letter: the order of the keys is that of the deaths.
+func letterKey(revision uint64, place uint32) string {
+	return fmt.Sprintf("%016x%08x", revision, place)
+}
+
 // bury puts a dead letter of the edited timer into the table. Its key is in the order of the deaths.
 func (f *FSM) bury(t *target, e *edit, reason uint32, child bool) {
 	s := f.s
 	f.buried++
-	key := fmt.Sprintf("%016x%08x", s.index, f.buried)
+	key := letterKey(s.index, f.buried)
 	x := &logv1.Extra{
 		ExpiryMs: e.extra.ExpiryMs, AtMostOnce: e.extra.AtMostOnce, Webhook: e.extra.Webhook, WindowMs: e.extra.WindowMs,
 		Failures: e.extra.Failures,

@@ -32,6 +32,7 @@ func (f *FSM) Stamp(epoch uint64, nowMs int64, cmds []*Command) (clock int64, re
 	for i, c := range cmds {
 		rejected[i] = f.stamp(epoch, c)
 	}
+	f.s.load.forgetPlaced()
 	return f.lead.clock, rejected
 }
 
@@ -54,7 +55,7 @@ func (f *FSM) stamp(epoch uint64, c *Command) *Result {
 		k.Pause.Hold = f.hold(epoch, &t)
 	case *logv1.Command_Resume:
 		t := f.s.find(space(k.Resume.Namespace), k.Resume.Id)
-		k.Resume.Next = f.resumed(&t)
+		k.Resume.Next, k.Resume.Revision = f.resumed(&t), t.record.revision
 	case *logv1.Command_Complete:
 		return f.stampComplete(epoch, k.Complete)
 	case *logv1.Command_Retry:
@@ -167,6 +168,9 @@ func (f *FSM) after(field string, delay int64) (int64, *Result) {
 func (f *FSM) mayBeOut(epoch uint64, t *target) bool {
 	if epoch == f.lead.epoch && f.lead.wasHanded(t.slot) {
 		return true
+	}
+	if g := f.s.table.glance(&t.record); g.atMostOnce || g.spawns {
+		return false // it is gone when it is handed out, or never is
 	}
 	if epoch != f.s.epoch {
 		// The entry that opens the epoch is not applied yet: its clock is at most the one given out now.

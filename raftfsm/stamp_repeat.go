@@ -121,20 +121,22 @@ func (f *FSM) caughtUp(t *target, e *edit, now int64) *logv1.Next {
 	return f.nextAt(t, e, turn.Next, !turn.Ended)
 }
 
+// stands says that the due time of a repeat, as it stands, is nothing to catch up with: it is to come, or has been decided about.
+func (e *edit) stands(now int64) bool {
+	r := e.extra.Repeat
+	return e.body.due < r.TickMs || e.body.due > now || r.TickMs <= r.BacklogMs
+}
+
 // resumed is where a paused repeat goes on; nil if it does not repeat, or Apply needs no leader to know.
 func (f *FSM) resumed(t *target) *logv1.Next {
 	if !t.pending || f.o.Repeats == nil || !f.s.table.profiles[t.record.profile].parked {
 		return nil
 	}
 	e := f.s.edit(t)
-	r := e.extra.Repeat
-	if r == nil || e.extra.Frozen || t.record.attempt > 0 {
+	if e.extra.Repeat == nil || e.extra.Frozen || t.record.attempt > 0 || e.stands(f.lead.clock) {
 		return nil
 	}
-	if e.body.due < r.TickMs || r.TickMs > f.lead.clock || r.TickMs <= r.BacklogMs {
-		return &logv1.Next{TickMs: r.TickMs, DueMs: e.body.due, BacklogMs: r.BacklogMs}
-	}
-	return f.caughtUp(t, e, f.lead.clock)
+	return f.caughtUp(t, e, e.lateness(f.lead.clock))
 }
 
 // lateness is the instant by which the due times of a repeat are judged: a window makes none of them late.
@@ -151,7 +153,7 @@ func (f *FSM) missed(c *body, now int64) bool {
 	}
 	e := edit{body: *c, extra: c.more()}
 	r := e.extra.Repeat
-	if r.TickMs > now || c.due < r.TickMs || r.TickMs <= r.BacklogMs {
+	if e.stands(now) {
 		return false
 	}
 	if r.FixedDelay {

@@ -132,7 +132,7 @@ func rareCommand(rng *rand.Rand) *Command {
 		}}}
 	case 1:
 		return &Command{Kind: &logv1.Command_Resume{Resume: &logv1.Resume{
-			Namespace: text(), Id: text(), ExpectedRevision: number(), RequestId: []byte(text()), Next: randomNext(rng),
+			Namespace: text(), Id: text(), ExpectedRevision: number(), RequestId: []byte(text()), Next: randomNext(rng), Revision: number(),
 		}}}
 	case 2:
 		return &Command{Kind: &logv1.Command_Advance{Advance: &logv1.Advance{

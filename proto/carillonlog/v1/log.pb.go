@@ -1800,8 +1800,9 @@ type Resume struct {
 	Id               string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
 	ExpectedRevision uint64                 `protobuf:"varint,3,opt,name=expected_revision,json=expectedRevision,proto3" json:"expected_revision,omitempty"`
 	RequestId        []byte                 `protobuf:"bytes,4,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// Next is set by the leader if the timer repeats.
-	Next          *Next `protobuf:"bytes,5,opt,name=next,proto3" json:"next,omitempty"`
+	// Next is set by the leader if the timer repeats and due times were missed; revision is that of the timer it was computed for.
+	Next          *Next  `protobuf:"bytes,5,opt,name=next,proto3" json:"next,omitempty"`
+	Revision      uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1869,6 +1870,13 @@ func (x *Resume) GetNext() *Next {
 		return x.Next
 	}
 	return nil
+}
+
+func (x *Resume) GetRevision() uint64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
 }
 
 // Advance moves a repeat on from a due time that is not handed out: it was missed, or (spawn) it becomes a timer of its own.
@@ -3165,14 +3173,15 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"request_id\x18\x05 \x01(\fR\trequestId\x12\x16\n" +
 	"\x06firing\x18\x06 \x01(\bR\x06firing\x12\x12\n" +
-	"\x04hold\x18\a \x01(\x04R\x04hold\"\xac\x01\n" +
+	"\x04hold\x18\a \x01(\x04R\x04hold\"\xc8\x01\n" +
 	"\x06Resume\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12+\n" +
 	"\x11expected_revision\x18\x03 \x01(\x04R\x10expectedRevision\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x04 \x01(\fR\trequestId\x12(\n" +
-	"\x04next\x18\x05 \x01(\v2\x14.carillonlog.v1.NextR\x04next\"\xc6\x01\n" +
+	"\x04next\x18\x05 \x01(\v2\x14.carillonlog.v1.NextR\x04next\x12\x1a\n" +
+	"\brevision\x18\x06 \x01(\x04R\brevision\"\xc6\x01\n" +
 	"\aAdvance\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
