@@ -283,7 +283,7 @@ func TestModel(t *testing.T) {
 	t.Parallel()
 	seed := modelSeed(t)
 	starts := []Tick{0, 1, 1<<16 - 3, 1<<24 - 3, 1<<32 - 3, 1_800_000_000_000, 1<<40 - 3}
-	for k := range 60 {
+	for k := range 120 {
 		src := &randSource{rand.New(rand.NewPCG(seed, uint64(k))), 2000}
 		if err := newRun(src, starts[k%len(starts)]).all(16); err != nil {
 			t.Fatalf("WHEEL_SEED=%d, run %d: %v", seed, k, err)

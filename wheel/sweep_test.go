@@ -70,3 +70,21 @@ func TestSweepTakesTheRest(t *testing.T) {
 		t.Fatalf("%d entries came, want %d and the one added late (%x)", len(got), ahead, late)
 	}
 }
+
+// TestRestDoesNotOvertake leaves one entry of a block, due later than the part that was moved ahead: it must neither come
+// first nor take time past the others.
+func TestRestDoesNotOvertake(t *testing.T) {
+	t.Parallel()
+	w, hs := crowd(chunkLen, 300)
+	w.limits.few = 8
+	w.Add(310, 1<<20)
+	w.Advance(200, nil)
+	if ahead, rest := w.slots[slotOf(0, 300)].n, w.slots[slotOf(1, 300)].n; ahead != chunkLen || rest != 1 {
+		t.Fatalf("%d elements were moved ahead and %d are left", ahead, rest)
+	}
+	got := collect(t, w, 400, 16)
+	if len(got) != len(hs)+1 || !slices.IsSorted(refs(got)) {
+		t.Fatalf("%d entries of %d came, the first is %v", len(got), len(hs)+1, got[0])
+	}
+	check(t, w)
+}
