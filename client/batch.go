@@ -28,7 +28,7 @@ func (c *Client) sendSchedules(e *endpoint, batch []*attempt) {
 	}
 	ctx, cancel := context.WithTimeout(c.base, c.cfg.AttemptTimeout)
 	defer cancel()
-	pb, err := e.timers.ScheduleBatch(ctx, request, quickly)
+	pb, err := e.timers.ScheduleBatch(ctx, request)
 	results := pb.GetResults()
 	finish(e, e.schedules, batch, len(results), err, func(i int) (any, *carillonv1.ItemError) {
 		return results[i].GetOk(), results[i].GetError()
@@ -43,7 +43,7 @@ func (c *Client) sendCancels(e *endpoint, batch []*attempt) {
 	}
 	ctx, cancel := context.WithTimeout(c.base, c.cfg.AttemptTimeout)
 	defer cancel()
-	pb, err := e.timers.CancelBatch(ctx, request, quickly)
+	pb, err := e.timers.CancelBatch(ctx, request)
 	results := pb.GetResults()
 	finish(e, e.cancels, batch, len(results), err, func(i int) (any, *carillonv1.ItemError) {
 		return results[i].GetOk(), results[i].GetError()

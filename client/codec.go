@@ -19,7 +19,7 @@ type generated interface {
 // codec marshals our messages with their generated code and all others as gRPC does.
 type codec struct{ fallback encoding.CodecV2 }
 
-// quickly makes a call with the codec. It says "proto" as gRPC's own does, so servers see no difference.
+// quickly is the option of every connection: calls with the codec. It says "proto" as gRPC's own does, so servers see no difference.
 var quickly = grpc.ForceCodecV2(codec{encoding.GetCodecV2("proto")})
 
 func (codec) Name() string { return "proto" }

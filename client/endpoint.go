@@ -52,7 +52,7 @@ func (c *Config) dial(addr string) (*grpc.ClientConn, error) {
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxConnectDelay},
 			MinConnectTimeout: connectTimeout,
 		}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes), quickly),
 		grpc.WithIdleTimeout(0), // a failover must not wait for a connection
 		grpc.WithDisableRetry(), // retries are ours: they keep the request ID
 		grpc.WithNoProxy(),      // nodes are reached directly
