@@ -70,10 +70,6 @@ func validLetters(c *command) (Result, bool) {
 	return validRequestID(c.requestID)
 }
 
-// LetterPrefix begins the keys of all letters that died by the log entry of an index: a finished timer that is Dead has that
-// index as its revision.
-func LetterPrefix(index uint64) string { return fmt.Sprintf("%016x", index) }
-
 // lettersOf is the keys of the first letters of a namespace, for a queue if it is not empty, and whether there are more.
 func (f *FSM) lettersOf(namespace, queue string, limit int) (keys []string, more bool) {
 	if limit <= 0 || limit > MaxBatchItems {
