@@ -201,7 +201,13 @@ func (k *contract) dead(t *testing.T) {
 		k.schedule(t, &carillonv1.Timer{Id: fmt.Sprint("bad-", i), When: in(0), Retry: policy, Payload: []byte("p")})
 	}
 	for i := range n {
-		k.await(t, fmt.Sprint("bad-", i), carillonv1.State_STATE_DEAD)
+		if got := k.await(t, fmt.Sprint("bad-", i), carillonv1.State_STATE_DEAD); got.LastError != "it is bad" || got.Attempt != 2 {
+			t.Errorf("got %v", got)
+		}
+	}
+	life, err := k.timers.Explain(t.Context(), &carillonv1.ExplainRequest{Id: "bad-3"})
+	if err != nil || len(life.Events) < 7 || life.Events[len(life.Events)-1].Kind != "dead" || life.Events[len(life.Events)-2].Text != "attempt 2: it is bad" {
+		t.Errorf("got %v, %v", life, err)
 	}
 	var keys []string
 	for cursor, more := "", true; more; more = cursor != "" {

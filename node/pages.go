@@ -16,7 +16,7 @@ import (
 const listParallel = 8
 
 // lookBudget is how many timers one list with a filter looks at, all shards together: it bounds the time of a call.
-const lookBudget = 40_000
+const lookBudget = 100_000
 
 // List merges the pages of all shards in the order of the IDs.
 func (r *router) List(ctx context.Context, q raftfsm.ListQuery) (raftfsm.ListPage, error) {

@@ -3,8 +3,10 @@ package transport
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -103,6 +105,34 @@ func TestUnsentIsReturned(t *testing.T) {
 	got := backend.applied()
 	if len(got) != 2 || !got[0].GetRetry().Returned || !got[1].GetRetry().Returned {
 		t.Errorf("got %v", got)
+	}
+}
+
+// A worker with all its credits out is never said to have more, whatever the sender moves from credits to deliveries
+// meanwhile. It was: what was taken between two readings was counted twice, and the stream was ended.
+func TestOutstandingNeverCountsTwice(t *testing.T) {
+	t.Parallel()
+	s := NewServer(testConfig(), &fakeBackend{})
+	for round := range 5 {
+		w := newWork(s, &brokenStream{ctx: t.Context()})
+		q := queueNamed(fmt.Sprint("q", round))
+		w.sub = s.hub.subscribe(q)
+		s.hub.grant(w.sub, MaxCredits)
+		newSource(uint32(round)).add(s.hub, q, 0, MaxCredits)
+		var sending sync.WaitGroup
+		sending.Go(func() {
+			for batch := s.hub.take(w.sub, nil); len(batch) > 0; batch = s.hub.take(w.sub, nil) {
+				w.register(batch)
+			}
+		})
+		for s.hub.outstanding(w.sub) > 0 {
+			if n := w.outstanding(0); n > MaxCredits {
+				t.Errorf("%d outstanding of %d", n, MaxCredits)
+				break
+			}
+		}
+		sending.Wait()
+		s.hub.unsubscribe(w.sub)
 	}
 }
 

@@ -46,8 +46,7 @@ func TestTimerThereAndBack(t *testing.T) {
 	if !proto.Equal(s.Extra, want) || !s.First || s.IsDelay || s.Queue != "\x00https://example.com:443" || s.Retry.MaxAttempts != 1 {
 		t.Errorf("got %v", s)
 	}
-	s.Extra.Repeat.Fired = 2
-	back := timerStatus(raftfsm.Status{State: raftfsm.Pending, Record: &raftfsm.Record{
+	back := timerStatus(raftfsm.Status{State: raftfsm.Pending, Fired: 2, Record: &raftfsm.Record{
 		Namespace: "default", ID: s.Id, Queue: s.Queue, Extra: s.Extra, Retry: raftfsm.RetryPolicy{MaxAttempts: 1}}}, 0)
 	if back.Fired != 2 || back.Timer.GetWebhook() != timer.GetWebhook() || !proto.Equal(back.Timer.Repeat, timer.Repeat) ||
 		!proto.Equal(back.Timer.Window, timer.Window) || back.Timer.Guarantee != timer.Guarantee || back.Timer.Retry.MaxAttempts != 1 {

@@ -238,7 +238,7 @@ func setExtra(status *carillonv1.TimerStatus, x *logv1.Extra) {
 	}
 	t := status.Timer
 	if x.Repeat != nil {
-		t.Repeat, status.Fired = repeatOf(x.Repeat), x.Repeat.Fired
+		t.Repeat = repeatOf(x.Repeat)
 	}
 	if x.WindowMs != 0 {
 		t.Window = millis(x.WindowMs)

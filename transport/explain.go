@@ -180,7 +180,11 @@ func (s *story) attempts() {
 		s.add(f.AtMs, kind, f.Epoch, fmt.Sprintf("attempt %d: %s", number, text))
 	}
 	if s.status.HandedAt != 0 && !s.hasHandedOut(s.status.HandedAt) {
-		s.handedOut(s.status.HandedAt, s.status.HandedEpoch, int(s.record.Attempt)+1)
+		number := int(s.record.Attempt) + 1
+		if s.status.State == raftfsm.Dead || s.status.State == raftfsm.Expired { // which has counted as a failure
+			number--
+		}
+		s.handedOut(s.status.HandedAt, s.status.HandedEpoch, number)
 	}
 }
 

@@ -50,6 +50,13 @@ var explainCases = []struct {
 	{"expired", raftfsm.Status{State: raftfsm.Expired, FinishedAt: 3000, Record: &raftfsm.Record{Created: 100, Due: 1000}}, 9999, []string{
 		"100 accepted n1/3: ", "1000 due n1/3: ", "3000 expired n1/3: no consumer took it in time",
 	}},
+	{"dead, and its letter gone", raftfsm.Status{State: raftfsm.Dead, FinishedAt: 3000, HandedAt: 2000, HandedEpoch: 3, Record: &raftfsm.Record{Created: 100, Due: 1000, Attempt: 2}}, 9999, []string{
+		"100 accepted n1/3: ", "1000 due n1/3: ", "2000 handed-out n1/3: attempt 2", "3000 dead n1/3: ",
+	}},
+	{"dead, with its letter", raftfsm.Status{State: raftfsm.Dead, FinishedAt: 3000, HandedAt: 1000, HandedEpoch: 3, Record: &raftfsm.Record{
+		Created: 100, Due: 1000, Attempt: 1, Extra: &logv1.Extra{Failures: []*logv1.Failure{{AtMs: 3000, HandedMs: 1000, Epoch: 3, Error: "no"}}}}}, 9999, []string{
+		"100 accepted n1/3: ", "1000 due n1/3: ", "1000 handed-out n1/3: attempt 1", "3000 failed n1/3: attempt 1: no", "3000 dead n1/3: ",
+	}},
 	{"cancelled before it was due", raftfsm.Status{State: raftfsm.Cancelled, FinishedAt: 300, Record: &raftfsm.Record{Created: 100, Due: 1000}}, 9999, []string{
 		"100 accepted n1/3: ", "300 cancelled n1/3: ",
 	}},
