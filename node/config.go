@@ -66,8 +66,8 @@ type Config struct {
 	StopTimeout time.Duration
 	// RejoinEvery is how often gossip is tried with seeds and members that are not seen. Default 15 s; at least 1 s.
 	RejoinEvery time.Duration
-	// LogStore is where the Raft logs lie: LogStoreBolt (the default) or LogStoreSegment. A data folder keeps the one that it
-	// was made with.
+	// LogStore is where the Raft logs lie: LogStoreSegment or LogStoreBolt. A data folder keeps the one that it was made with;
+	// empty, the default, is that one, and LogStoreSegment in a new folder.
 	LogStore string
 	// Webhooks says how timers are posted to webhooks.
 	Webhooks WebhookConfig
@@ -101,7 +101,6 @@ func DefaultConfig() Config {
 		BalanceAfter:     5 * time.Second,
 		StopTimeout:      10 * time.Second,
 		RejoinEvery:      15 * time.Second,
-		LogStore:         LogStoreBolt,
 		Webhooks:         defaultWebhookConfig(),
 		Version:          "dev",
 	}

@@ -33,9 +33,10 @@ var inAnHour = &carillonv1.Timer_Delay{Delay: durationpb.New(time.Hour)}
 func TestDamagedShard(t *testing.T) {
 	t.Parallel()
 	c := newTestCluster(t, 2)
-	c.startAll(1)
-	config := c.config("n1", 0)
-	config.Join = nil
+	config := c.config("n1", 1)
+	config.Join, config.LogStore = nil, LogStoreBolt
+	c.start(config)
+	c.waitReady()
 	c.stop("n1")
 	path := filepath.Join(config.Dir, shardsFolder, "0", raftFile)
 	if err := os.WriteFile(path, []byte(strings.Repeat("not a log ", 2000)), 0o600); err != nil {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"fmt"
 	"path/filepath"
 
@@ -39,28 +40,31 @@ func (id *identity) storeFile(d *identityData, folder string) string {
 	return filepath.Join(folder, raftFile)
 }
 
-// useLogStore records the log store; once a group was opened in one, another is refused.
-func (id *identity) useLogStore(store string) error {
-	return id.update(func(d *identityData) (bool, error) {
+// useLogStore records the log store and returns it: the one that is asked for, else the folder's, else the segment log. Once
+// a group was opened in one, another is refused.
+func (id *identity) useLogStore(store string) (string, error) {
+	err := id.update(func(d *identityData) (bool, error) {
 		if d.Directory == "" && len(d.Replicas) == 0 {
+			store = cmp.Or(store, LogStoreSegment)
 			changed := d.LogStore != store
 			d.LogStore = store
 			return changed, nil
 		}
-		if d.logStore() != store {
+		if store = cmp.Or(store, d.logStore()); d.logStore() != store {
 			return false, fmt.Errorf("data folder %s keeps its logs in the store %q; this start says %q: say %q, or start with an empty "+
 				"folder under a new ID", id.dir, d.logStore(), store, d.logStore())
 		}
 		return false, nil
 	})
+	return store, err
 }
 
 // openLog opens the segment log, if the node has one.
 func (n *Node) openLog() error {
-	if err := n.identity.useLogStore(n.config.LogStore); err != nil || n.config.LogStore != LogStoreSegment {
+	store, err := n.identity.useLogStore(n.config.LogStore)
+	if err != nil || store != LogStoreSegment {
 		return err
 	}
-	var err error
 	n.segments, err = segment.Open(n.identity.logDir(), segment.Options{Logger: n.log})
 	return err
 }
@@ -133,8 +137,8 @@ func (n *Node) logStats() segment.Stats {
 }
 
 func validLogStore(store string) error {
-	if store != LogStoreBolt && store != LogStoreSegment {
-		return invalid("LogStore", store, `"bolt" or "segment"`)
+	if store != "" && store != LogStoreBolt && store != LogStoreSegment {
+		return invalid("LogStore", store, `"segment", "bolt" or empty`)
 	}
 	return nil
 }

@@ -66,17 +66,21 @@ func TestLogStoreOfAnOldFolder(t *testing.T) {
 	t.Parallel()
 	id := openTestIdentity(t, t.TempDir(), "n1")
 	defer closeTestIdentity(t, id)
-	if err := id.useLogStore(LogStoreSegment); err != nil || id.get().LogStore != LogStoreSegment {
-		t.Errorf("an empty folder: %v", err)
+	for _, c := range []struct{ ask, want string }{{LogStoreBolt, LogStoreBolt}, {"", LogStoreSegment}, {LogStoreSegment, LogStoreSegment}} {
+		if got, err := id.useLogStore(c.ask); err != nil || got != c.want || id.get().LogStore != c.want {
+			t.Errorf("an empty folder, asked for %q: %q, %v", c.ask, got, err)
+		}
 	}
 	if err := id.update(func(d *identityData) (bool, error) { d.LogStore, d.Directory = "", storeOpened; return true, nil }); err != nil {
 		t.Fatal(err)
 	}
-	if err := id.useLogStore(LogStoreSegment); err == nil || !strings.Contains(err.Error(), `say "bolt"`) {
+	if _, err := id.useLogStore(LogStoreSegment); err == nil || !strings.Contains(err.Error(), `say "bolt"`) {
 		t.Errorf("an old folder: %v", err)
 	}
-	if err := id.useLogStore(LogStoreBolt); err != nil {
-		t.Errorf("an old folder with bolt: %v", err)
+	for _, ask := range []string{LogStoreBolt, ""} {
+		if got, err := id.useLogStore(ask); err != nil || got != LogStoreBolt {
+			t.Errorf("an old folder, asked for %q: %q, %v", ask, got, err)
+		}
 	}
 	config := DefaultConfig()
 	config.ID, config.Dir, config.LogStore = "n1", "d", "paper"

@@ -70,7 +70,7 @@ Without --dir the data lies in a temporary folder that is removed at the end.`,
 	f.StringVar(&o.dir, "dir", "", "keep the data in this `folder`")
 	f.IntVar(&o.shards, "shards", 0, fmt.Sprintf("shard `count`, fixed when the cluster is created (default %d)", node.DefaultShards))
 	f.IntVar(&o.port, "port", devDefaultPort, "the first node's port for clients")
-	f.StringVar(&o.logStore, "log-store", node.LogStoreBolt, "where the Raft logs lie: bolt or segment; fixed when the folder is made")
+	f.StringVar(&o.logStore, "log-store", "", logStoreUsage)
 	webhookAccess(f, &o.webhooks)
 	o.logs.flags(f, defaultDevLevel)
 	return cmd
@@ -182,9 +182,7 @@ func (o *devOptions) config(i int, dir string) node.Config {
 	}
 	c.BootstrapExpect, c.Shards, c.StopTimeout = o.nodes, o.shards, devStop
 	c.Webhooks.Allow, c.Webhooks.SecretsFile = slices.Concat(loopback, o.webhooks.Allow), o.webhooks.SecretsFile
-	if o.logStore != "" {
-		c.LogStore = o.logStore
-	}
+	c.LogStore = o.logStore
 	return c
 }
 

@@ -80,6 +80,10 @@ The data folder belongs to one node ID for ever. A node that has lost its folder
 	return cmd
 }
 
+// logStoreUsage describes --log-store of server and dev.
+const logStoreUsage = "how the Raft logs are kept: `segment` (one log for all shards) or bolt (a file per shard); fixed when the folder is made, " +
+	"segment in a new one"
+
 func serverFlags(f *pflag.FlagSet, c *node.Config) {
 	f.SortFlags = false
 	f.StringVar(&c.ID, "id", "", "the node's `name` in the cluster, for ever")
@@ -97,7 +101,7 @@ func serverFlags(f *pflag.FlagSet, c *node.Config) {
 	f.StringVar(&c.AdvertiseGossipAddr, "advertise-gossip", "", "the `host:port` by which gossip reaches this node")
 	f.StringVar(&c.AdvertiseHTTPAddr, "advertise-http", "", "the `host:port` by which HTTP reaches this node")
 	f.DurationVar(&c.StopTimeout, "stop-timeout", c.StopTimeout, "how long a stop may take")
-	f.StringVar(&c.LogStore, "log-store", c.LogStore, "where the Raft logs lie: bolt or segment; fixed when the data folder is made")
+	f.StringVar(&c.LogStore, "log-store", "", logStoreUsage)
 	webhookFlags(f, &c.Webhooks)
 	f.IntVar(&c.Loops, "loops", c.Loops, "how many timer loops fire the shards")
 	f.BoolVar(&c.PProf, "pprof", false, "serve /debug/pprof on the HTTP address")
