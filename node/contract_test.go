@@ -277,6 +277,14 @@ func (k *contract) atomic(t *testing.T) {
 	if _, err := k.timers.Get(t.Context(), &carillonv1.GetRequest{Id: "{a}3"}); reason(err) != "TIMER_NOT_FOUND" {
 		t.Errorf("a part was applied: %v", err)
 	}
+	large := &carillonv1.ScheduleBatchRequest{Atomic: true}
+	for i := range 1000 {
+		large.Items = append(large.Items, item(fmt.Sprintf("{l}%d", i)))
+		large.Items[i].Timer.Payload = make([]byte, 900)
+	}
+	if got, err := k.timers.ScheduleBatch(t.Context(), large); err != nil || got.Results[999].GetOk() == nil {
+		t.Errorf("a large one: %v", err)
+	}
 	gone, err := k.timers.CancelBatch(t.Context(), &carillonv1.CancelBatchRequest{Atomic: true, Items: []*carillonv1.CancelRequest{{Id: "{a}1"}, {Id: "{a}2"}}})
 	if err != nil || gone.Results[1].GetOk().GetOutcome() != carillonv1.CancelOutcome_CANCEL_OUTCOME_CANCELLED {
 		t.Errorf("got %v, %v", gone, err)

@@ -91,6 +91,7 @@ var families = []family{
 	{"client_connections_refused_total", "Client connections refused because the limit is reached.", nil},
 	{"workers", "Open Work streams.", nil},
 	{"workers_refused_total", "Work streams refused because the limit is reached.", nil},
+	{"http_calls_refused_total", "Calls over HTTP refused because the limit is reached.", nil},
 	{"queues", "Queues with workers or with timers that are ready.", nil},
 	{"queues_unattended", "Queues with timers that are ready and no worker on this node.", nil},
 	{"credits", "Deliveries that the workers may still be sent.", nil},

@@ -210,6 +210,7 @@ func (m *metrics) clients(c *scrape) {
 	c.counter("client_connections_refused_total", s.RefusedConnections)
 	c.gauge("workers", float64(s.Workers))
 	c.counter("workers_refused_total", s.RefusedWorkers)
+	c.counter("http_calls_refused_total", s.RefusedHTTP)
 	c.gauge("queues", float64(s.Hub.Queues))
 	c.gauge("queues_unattended", float64(s.Hub.Unattended))
 	c.gauge("credits", float64(s.Hub.Credits))

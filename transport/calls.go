@@ -34,7 +34,8 @@ type call struct {
 // counters counts what is not a call's; all fields are atomic.
 type counters struct {
 	connections, workers                  atomic.Int64
-	refused, refusedWorkers, panics       atomic.Uint64
+	refused, refusedWorkers, refusedHTTP  atomic.Uint64
+	panics                                atomic.Uint64
 	sent, done, stale, failed, badTokens  atomic.Uint64
 	givenBack, notGivenBack, stalledSends atomic.Uint64
 }
@@ -50,6 +51,8 @@ type Stats struct {
 	// Workers are the open Work streams; RefusedWorkers were over the limit.
 	Workers        int64
 	RefusedWorkers uint64
+	// RefusedHTTP counts the calls over HTTP that were over the limit.
+	RefusedHTTP uint64
 	// Sent counts the deliveries written to streams.
 	Sent uint64
 	// Done, Stale and Failed count the answers of workers by their outcome; BadTokens are those of Stale that no
@@ -86,6 +89,7 @@ func (s *Server) Stats() Stats {
 		RefusedConnections: c.refused.Load(),
 		Workers:            c.workers.Load(),
 		RefusedWorkers:     c.refusedWorkers.Load(),
+		RefusedHTTP:        c.refusedHTTP.Load(),
 		Sent:               c.sent.Load(),
 		Done:               c.done.Load(),
 		Stale:              c.stale.Load(),

@@ -192,22 +192,30 @@ func (s *story) hasHandedOut(at int64) bool {
 	return slices.ContainsFunc(s.events, func(e event) bool { return e.at == at && e.Kind == eventHandedOut })
 }
 
-// handedOut adds the start of an attempt. Of the first, and of the one that is out, it is known since when it could have been.
+// handedOut adds the start of an attempt, and why it came late: of the first, and of the one that is out, it is known since
+// when it could have started.
 func (s *story) handedOut(at int64, epoch uint64, number int) {
-	text := fmt.Sprintf("attempt %d", number)
-	due := int64(0)
-	switch {
-	case number == 1:
-		due = max(s.record.Due, s.record.Created)
-	case s.status.State == raftfsm.Firing && at == s.status.HandedAt:
-		due = s.record.NextDue
-	}
-	if due != 0 {
-		if late := s.lateText(due, at); late != "" {
-			text += ", " + late
+	parts := []string{fmt.Sprintf("attempt %d", number)}
+	due := max(s.record.Due, s.record.Created)
+	if number > 1 {
+		if late := at - due; late >= lateMillis {
+			parts = append(parts, fmt.Sprintf("%s after the due time because %s failed", showWait(late), countOf(number-1, "attempt")))
+		}
+		if due = math.MaxInt64; s.status.State == raftfsm.Firing && at == s.status.HandedAt {
+			due = s.record.NextDue
 		}
 	}
-	s.add(at, eventHandedOut, epoch, text)
+	if late := s.lateText(due, at); late != "" {
+		parts = append(parts, late)
+	}
+	s.add(at, eventHandedOut, epoch, strings.Join(parts, ", "))
+}
+
+func countOf(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
 }
 
 // lateText says how late something was and what is known of the reason; empty if it was on time. A new leader fires

@@ -38,7 +38,7 @@ var explainCases = []struct {
 		Created: 100, Due: 1000, NextDue: 4000, Attempt: 2, Extra: &logv1.Extra{Failures: []*logv1.Failure{
 			{AtMs: 1100, HandedMs: 1000, Epoch: 3, Error: "no"}, {AtMs: 3000, HandedMs: 2000, Epoch: 3, Lapsed: true}}}}}, 4001, []string{
 		"100 accepted n1/3: ", "1000 due n1/3: ", "1000 handed-out n1/3: attempt 1", "1100 failed n1/3: attempt 1: no",
-		"2000 handed-out n1/3: attempt 2", "3000 lapsed n1/3: attempt 2: there was no answer before the lease ended", "4000 handed-out n1/3: attempt 3",
+		"2000 handed-out n1/3: attempt 2, 1s after the due time because 1 attempt failed", "3000 lapsed n1/3: attempt 2: there was no answer before the lease ended", "4000 handed-out n1/3: attempt 3, 3s after the due time because 2 attempts failed",
 	}},
 	{"waiting for the next attempt", raftfsm.Status{State: raftfsm.Pending, Record: &raftfsm.Record{
 		Created: 100, Due: 1000, NextDue: 60_000, Attempt: 1, Extra: &logv1.Extra{Failures: []*logv1.Failure{{AtMs: 1100, Epoch: 9, Error: "no"}}}}}, 1200, []string{
@@ -51,7 +51,7 @@ var explainCases = []struct {
 		"100 accepted n1/3: ", "1000 due n1/3: ", "3000 expired n1/3: no consumer took it in time",
 	}},
 	{"dead, and its letter gone", raftfsm.Status{State: raftfsm.Dead, FinishedAt: 3000, HandedAt: 2000, HandedEpoch: 3, Record: &raftfsm.Record{Created: 100, Due: 1000, Attempt: 2}}, 9999, []string{
-		"100 accepted n1/3: ", "1000 due n1/3: ", "2000 handed-out n1/3: attempt 2", "3000 dead n1/3: ",
+		"100 accepted n1/3: ", "1000 due n1/3: ", "2000 handed-out n1/3: attempt 2, 1s after the due time because 1 attempt failed", "3000 dead n1/3: ",
 	}},
 	{"dead, with its letter", raftfsm.Status{State: raftfsm.Dead, FinishedAt: 3000, HandedAt: 1000, HandedEpoch: 3, Record: &raftfsm.Record{
 		Created: 100, Due: 1000, Attempt: 1, Extra: &logv1.Extra{Failures: []*logv1.Failure{{AtMs: 3000, HandedMs: 1000, Epoch: 3, Error: "no"}}}}}, 9999, []string{

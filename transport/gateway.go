@@ -91,6 +91,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case g.room <- struct{}{}:
 		defer func() { <-g.room }()
 	default:
+		g.server.counts.refusedHTTP.Add(1)
 		g.refuse(w, &shard.OverloadedError{Limit: fmt.Sprintf("%d calls over HTTP at one time", maxHTTPCalls), RetryAfter: time.Second})
 		return
 	}

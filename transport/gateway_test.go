@@ -159,3 +159,21 @@ func TestGatewayRefusesOtherRequests(t *testing.T) {
 		t.Errorf("while it stops: %d %v", code, answer)
 	}
 }
+
+// The call that is one too many is told when to come again, and counted.
+func TestGatewayIsBounded(t *testing.T) {
+	t.Parallel()
+	s := NewServer(testConfig(), &fakeBackend{})
+	g := s.Gateway().(*gateway)
+	for range maxHTTPCalls {
+		g.room <- struct{}{}
+	}
+	code, answer, header := post(t, g, "/v1/timers/get", `{"id": "x"}`)
+	if code != 429 || reasonOf(answer) != "LIMIT_REACHED" || header.Get("Retry-After") != "1" || s.Stats().RefusedHTTP != 1 {
+		t.Errorf("got %d %v", code, answer)
+	}
+	<-g.room
+	if code, answer, _ := post(t, g, "/v1/timers/get", `{"id": "x"}`); code != 404 || len(g.room) != maxHTTPCalls-1 {
+		t.Errorf("got %d %v", code, answer)
+	}
+}
