@@ -84,7 +84,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if kind, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || kind != "application/json" {
-		writeStatus(w, http.StatusUnsupportedMediaType, StatusOf(invalid("Content-Type", show(r.Header.Get("Content-Type")), "application/json")))
+		writeStatus(w, http.StatusUnsupportedMediaType, StatusOf(invalid("Content-Type", show(r.Header.Get("Content-Type")), "must be application/json")))
 		return
 	}
 	select {
