@@ -107,12 +107,7 @@ func (d *doc) row(t *testing.T, line int, commands, cells []string) {
 // Every example of OPTIONS.md is run, and says what is written there.
 func TestOptionsExamples(t *testing.T) {
 	startNode(t)
-	dir := t.TempDir()
-	script := "#!/bin/sh\nCARILLON_TEST_AS_COMMAND=1 exec '" + os.Args[0] + "' \"$@\"\n"
-	if err := os.WriteFile(filepath.Join(dir, "carillon"), []byte(script), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	putInPath(t)
 	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/gone" {
 			http.Error(w, "it has moved", http.StatusGone)
@@ -125,7 +120,7 @@ func TestOptionsExamples(t *testing.T) {
 	for _, x := range examples {
 		var out string
 		for _, command := range x.commands {
-			out = shell(t, command)
+			out, _ = shell(t, command)
 		}
 		if what := missing(out, x.wants, x.whole); what != "" {
 			t.Errorf("OPTIONS.md:%d: %s\ndoes not say %q, but\n%s", x.line, strings.Join(x.commands, "\n"), what, out)
@@ -137,20 +132,33 @@ func TestOptionsExamples(t *testing.T) {
 	t.Logf("%d examples took %v", len(examples), time.Since(began).Round(time.Millisecond))
 }
 
-// shell runs a line and returns all that it says.
-func shell(t *testing.T, line string) string {
+// putInPath lets shells of the test find carillon.
+func putInPath(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	script := "#!/bin/sh\nCARILLON_TEST_AS_COMMAND=1 exec '" + os.Args[0] + "' \"$@\"\n"
+	if err := os.WriteFile(filepath.Join(dir, "carillon"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+}
+
+// shell runs a line in an empty folder, but for an order.json, and returns all that it says and its exit code.
+func shell(t *testing.T, line string) (string, int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	var out bytes.Buffer
 	cmd := exec.CommandContext(ctx, "sh", "-c", line)
-	cmd.Stdout, cmd.Stderr = &out, &out
+	cmd.Stdout, cmd.Stderr, cmd.Dir = &out, &out, t.TempDir()
+	if err := os.WriteFile(filepath.Join(cmd.Dir, "order.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	cmd.WaitDelay = time.Second
-	err := cmd.Run()
-	if ctx.Err() != nil {
+	if err := cmd.Run(); ctx.Err() != nil {
 		t.Errorf("%s: does not end: %v", line, err)
 	}
-	return out.String()
+	return out.String(), cmd.ProcessState.ExitCode()
 }
 
 // missing is the first text that is not there, each behind the one before; "" if all are. However much space there is
@@ -247,5 +255,66 @@ func TestOptionsFields(t *testing.T) {
 	}
 	if len(fields) < 40 {
 		t.Errorf("only %d fields", len(fields))
+	}
+}
+
+// The commands of the README are understood and do something; those that wait for deliveries are left out.
+func TestReadmeExamples(t *testing.T) {
+	startNode(t)
+	putInPath(t)
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "## From the command line\n\n```\n")
+	block, _, _ := strings.Cut(rest, "```")
+	ran := 0
+	for _, line := range strings.Split(strings.TrimSpace(block), "\n") {
+		for _, command := range strings.Split(line, " ; ") {
+			if strings.HasPrefix(command, "carillon work ") {
+				continue
+			}
+			ran++
+			if out, code := shell(t, command); code != 0 || out == "" {
+				t.Errorf("%s: exit code %d: %s", command, code, out)
+			}
+		}
+	}
+	if ran < 10 {
+		t.Errorf("only %d commands", ran)
+	}
+}
+
+var commandPath = regexp.MustCompile(`carillon [a-z-]+( (list|redrive|purge|status|members|shards)\b)?`)
+
+// The examples of each help are command lines that are understood: that nobody answers is all that is wrong.
+func TestHelpExamples(t *testing.T) {
+	putInPath(t)
+	t.Setenv("CARILLON_ADDR", "127.0.0.1:1")
+	ran := 0
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+		if c.HasSubCommands() || c.Flags().Lookup("addr") == nil || strings.HasPrefix(c.CommandPath(), "carillon bench") {
+			return
+		}
+		for _, line := range strings.Split(c.Example, "\n") {
+			line, _, _ = strings.Cut(line, " | jq ")
+			line, _, _ = strings.Cut(line, " | xargs ")
+			if strings.Contains(line, "--addr") { // there may be somebody
+				continue
+			}
+			line = commandPath.ReplaceAllString(line, "$0 --timeout 20ms")
+			ran++
+			if out, code := shell(t, line); code != exitUnavailable || !strings.Contains(out, "no answer within 20ms") {
+				t.Errorf("%s: exit code %d: %s", line, code, out)
+			}
+		}
+	}
+	walk(newRootCommand())
+	if ran < 45 {
+		t.Errorf("only %d examples", ran)
 	}
 }
