@@ -170,5 +170,8 @@ func recordBytes(r *raftfsm.Record) int {
 			n += 8 + len(p.Key) + len(p.Value)
 		}
 	}
+	if r.Extra != nil {
+		n += r.Extra.SizeVT()
+	}
 	return n
 }

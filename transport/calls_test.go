@@ -377,12 +377,12 @@ func TestRedriveByKeys(t *testing.T) {
 		t.Errorf("got %v", f)
 	}
 	ids := map[string]bool{}
-	for _, cmd := range backend.applied() {
-		if id := string(cmd.GetRedrive().RequestId); id == "" || len(id) > raftfsm.MaxRequestIDBytes || ids[id] {
+	for i, cmd := range backend.applied() { // to one shard no request ID goes twice
+		id := fmt.Sprint(backend.shards[i], string(cmd.GetRedrive().RequestId))
+		if n := len(cmd.GetRedrive().RequestId); n == 0 || n > raftfsm.MaxRequestIDBytes || ids[id] {
 			t.Errorf("request ID %q", id)
-		} else {
-			ids[id] = true
 		}
+		ids[id] = true
 	}
 	for field, r := range map[string]*carillonv1.RedriveRequest{
 		"keys[0]": {Keys: []string{"x"}}, "keys[1]": {Keys: []string{"3-a", "3-a"}}, "queue": {Keys: []string{"3-a"}, Queue: "q"}, "keys": {Keys: make([]string, 1001)},
@@ -390,6 +390,46 @@ func TestRedriveByKeys(t *testing.T) {
 		_, err := h.deliveries.Redrive(t.Context(), r)
 		if info := infoOf(t, status.Convert(err)); info.Metadata["field"] != field {
 			t.Errorf("%s: got %v", field, info)
+		}
+	}
+}
+
+// A call that is repeated with its request ID sends each shard what it sent before, though the answers say less: they have no items.
+func TestRedriveIsRepeatable(t *testing.T) {
+	t.Parallel()
+	d, backend := newDeadShards(10)
+	d.taken["02-0001"] = true // so that shard 2 is asked in more parts
+	first := backend.onApply
+	remembered := map[string]raftfsm.Result{}
+	backend.onApply = func(ctx context.Context, cmd *raftfsm.Command) Outcome {
+		backend.mu.Lock()
+		key := fmt.Sprint(backend.shards[len(backend.shards)-1], string(cmd.GetRedrive().RequestId))
+		backend.mu.Unlock()
+		if r, ok := remembered[key]; ok {
+			return Outcome{Result: raftfsm.Result{Due: r.Due, Answer: r.Answer}}
+		}
+		o := first(ctx, cmd)
+		remembered[key] = o.Result
+		return o
+	}
+	h := serve(t, testConfig(), backend)
+	for range 2 {
+		if _, err := h.deliveries.Redrive(t.Context(), &carillonv1.RedriveRequest{RequestId: "r"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, id := range []string{"15r", "3r"} { // what comes behind shard 2
+		if remembered[id].Due == 0 {
+			t.Errorf("%s was not sent", id)
+		}
+	}
+	seen := map[string]int{}
+	for i, cmd := range backend.applied() {
+		seen[fmt.Sprint(backend.shards[i], string(cmd.GetRedrive().RequestId))]++
+	}
+	for id, n := range seen {
+		if n == 1 && !strings.HasPrefix(id, "2") {
+			t.Errorf("%s was sent in one call only", id)
 		}
 	}
 }

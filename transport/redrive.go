@@ -66,6 +66,7 @@ func (d *deliveries) settleLetters(ctx context.Context, r choosing, command lett
 	}
 	s := &letters{backend: d.server.backend, request: r, command: command}
 	for _, n := range slices.Sorted(maps.Keys(chosen)) {
+		s.parts = 0
 		if err := s.byKeys(ctx, n, chosen[n]); err != nil {
 			return nil, err
 		}
@@ -78,6 +79,7 @@ func (d *deliveries) settleLetters(ctx context.Context, r choosing, command lett
 			s.more = true // the shards behind may have some
 			break
 		}
+		s.parts = 0
 		if err := s.all(ctx, n); err != nil {
 			return nil, err
 		}
@@ -90,13 +92,14 @@ type letters struct {
 	backend Backend
 	request choosing
 	command letterCommand
-	parts   int // commands so far
+	parts   int // commands so far to the shard that is asked
 	done    int64
 	failed  []*carillonv1.LetterError
 	more    bool
 }
 
-// send sends one command to a shard. Each part of a call has a request ID of its own, which a repetition makes again.
+// send sends one command to a shard. Each part of what a shard is asked has a request ID of its own, which a repetition makes
+// again.
 func (s *letters) send(ctx context.Context, n int, keys []string, limit int) (raftfsm.Result, error) {
 	id := s.request.GetRequestId()
 	if id != "" && s.parts > 0 {

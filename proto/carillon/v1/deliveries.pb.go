@@ -526,7 +526,7 @@ type Delivery struct {
 	Due *timestamppb.Timestamp `protobuf:"bytes,8,opt,name=due,proto3" json:"due,omitempty"`
 	// HandedOut is the leader's clock when this attempt started.
 	HandedOut *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=handed_out,json=handedOut,proto3" json:"handed_out,omitempty"`
-	// LeaseEnd is when it is tried again if there is no answer.
+	// LeaseEnd is when it is tried again if there is no answer; unset if the guarantee is AT_MOST_ONCE.
 	LeaseEnd *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=lease_end,json=leaseEnd,proto3" json:"lease_end,omitempty"`
 	// Token settles this delivery; opaque.
 	Token []byte `protobuf:"bytes,11,opt,name=token,proto3" json:"token,omitempty"`

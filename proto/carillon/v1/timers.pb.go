@@ -880,7 +880,7 @@ type TimerStatus struct {
 	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
 	// Attempt counts the deliveries that failed so far.
 	Attempt int32 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// NextDue is when the next delivery may start: the due time, or the end of a back-off.
+	// NextDue is when the next delivery may start: the due time, or the end of a back-off; unset if the timer is paused or finished.
 	NextDue *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=next_due,json=nextDue,proto3" json:"next_due,omitempty"`
 	Created *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=created,proto3" json:"created,omitempty"`
 	// LastError is what the last failed attempt said, at most 1 KiB.
