@@ -36,6 +36,7 @@ type conn struct {
 	since   time.Time
 	ctx     context.Context // ends, with the cause, when the connection does
 	cancel  context.CancelCauseFunc
+	gone    chan struct{} // closed when the link knows of the end
 
 	mu          sync.Mutex
 	lastID      uint64                        // guarded by mu
@@ -56,7 +57,7 @@ func (m *Mux) open(nc net.Conn, br *bufio.Reader, l *link, own, remote identity,
 	c := &conn{
 		m: m, nc: nc, link: l, remote: remote, dialled: dialled, since: now(),
 		out:     newOutbox(m.c.GroupQueue, m.c.GroupQueueBytes),
-		pending: map[uint64]*call{}, serving: map[uint64]context.CancelFunc{},
+		pending: map[uint64]*call{}, serving: map[uint64]context.CancelFunc{}, gone: make(chan struct{}),
 		cluster: remote.cluster, announced: own.cluster,
 	}
 	limitUnsent(nc)
@@ -186,6 +187,7 @@ func (c *conn) close(err error) {
 	if c.link != nil {
 		c.link.remove(c, draining)
 	}
+	close(c.gone)
 }
 
 // report logs why the connection has ended, if that is worth it.

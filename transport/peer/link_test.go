@@ -23,6 +23,46 @@ func echo(t *testing.T, from *host, to string) {
 	}
 }
 
+// A connection refuses requests from the moment at which it begins to end; its link is told a little later. A call that comes in
+// between spent its three tries on that one connection.
+func TestCallWhileAConnectionEnds(t *testing.T) {
+	for name, begin := range map[string]func(*conn) (end func()){
+		"draining": func(c *conn) func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.draining = true
+			return func() { c.close(errReplaced) }
+		},
+		"closing": func(c *conn) func() {
+			c.mu.Lock() // close has set closed and waits for the lock again
+			c.closed = true
+			c.mu.Unlock()
+			return func() {
+				c.mu.Lock()
+				c.closed = false
+				c.mu.Unlock()
+				c.close(errReplaced)
+			}
+		},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a, b := two(t, peertest.New(), nil)
+			defer b.stop()
+			defer a.stop()
+			echo(t, a, "b")
+			end := begin(a.m.linkTo("b").active)
+			var calls sync.WaitGroup
+			calls.Go(func() { echo(t, a, "b") })
+			time.Sleep(time.Millisecond)
+			end()
+			calls.Wait()
+			if t.Failed() {
+				t.Log(name)
+			}
+		})
+	}
+}
+
 // Both dial at once, over links of different delays: no call is lost, and one connection remains, the one that the
 // lower ID has dialled.
 func TestBothDialAtOnce(t *testing.T) {

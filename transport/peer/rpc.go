@@ -153,6 +153,24 @@ func (m *Mux) exchange(ctx context.Context, node string, typ frameType, l lane, 
 		if errors.Is(err, ErrQueueFull) || try == sendTries {
 			return nil, err
 		}
+		if err := c.leave(ctx, err); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// leave makes sure that the link gives this connection, which has refused a request, to nobody any more: it has begun to end, and the
+// link may not have been told yet.
+func (c *conn) leave(ctx context.Context, refusal error) error {
+	if errors.Is(refusal, errDraining) {
+		c.link.demote(c)
+		return nil
+	}
+	select {
+	case <-c.gone:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
