@@ -156,7 +156,9 @@ func TestMessageID(t *testing.T) {
 		return newJob(&host{}, d).id
 	}
 	same := id(func(*raftfsm.Record) {})
-	if got := id(func(d *raftfsm.Record) { d.Attempt, d.Revision, d.NextDue, d.LastError, d.Accepted = 3, 99, 5000, "x", 70 }); got != same {
+	if got := id(func(d *raftfsm.Record) {
+		d.Attempt, d.Revision, d.NextDue, d.LastError, d.Accepted = 3, 99, 5000, "x", 70
+	}); got != same {
 		t.Errorf("another attempt: %s, want %s", got, same)
 	}
 	repeat := func(d *raftfsm.Record) { d.Extra.Repeat = &logv1.Repeat{TickMs: 2000} }
@@ -369,13 +371,13 @@ func TestHTTP2AndReuse(t *testing.T) {
 	}
 }
 
-// A connection that was kept and that the receiver has closed meanwhile costs no attempt, but one of an at-most-once timer is
-// not sent again.
+// A connection that was kept and that the receiver has closed meanwhile costs no attempt; but a post of an at-most-once timer is
+// not made again, as nobody knows whether it was read.
 func TestClosedConnection(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	seen := map[string]int{} // by remote address; guarded by mu
-	server, _ := receiver(t, func(w http.ResponseWriter, r *http.Request) {
+	server, got := receiver(t, func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		seen[r.RemoteAddr]++
 		second := seen[r.RemoteAddr] > 1
@@ -390,6 +392,19 @@ func TestClosedConnection(t *testing.T) {
 		if got := r.post(fmt.Sprint(i), server.URL); got.GetComplete() == nil {
 			t.Fatalf("post %d: %v", i, got)
 		}
+	}
+	once := r.delivery("once", server.URL)
+	once.Record.Extra.AtMostOnce, once.LeaseEnd = true, 0
+	r.fire(once)
+	r.post("after", server.URL)
+	count := 0
+	for len(got) > 0 {
+		if request := <-got; request.Header.Get("Ce-Subject") == "once" {
+			count++
+		}
+	}
+	if lost := r.Stats().Lost; count != 1 || lost > 1 || r.outcome(Broken) != int(lost) {
+		t.Errorf("the at-most-once timer came %d times, %d lost, %d broken", count, lost, r.outcome(Broken))
 	}
 }
 
