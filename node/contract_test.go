@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -367,17 +369,18 @@ func (k *contract) explain(t *testing.T) {
 }
 
 func (k *contract) http(t *testing.T) {
-	url := "http://" + k.cluster.nodes["n3"].Addrs().HTTP
+	path, body := curlOfDesign(t)
 	for _, c := range []struct {
 		path, body, want string
 		code             int
 	}{
-		{"/v1/timers/schedule", `{"timer": {"id": "tea", "delay": "180s", "queue": "kitchen"}}`, `"revision"`, 200},
+		{path, body, `"revision"`, 200},
 		{"/v1/timers/get", `{"id": "tea"}`, `"STATE_PENDING"`, 200},
 		{"/v1/timers/get", `{"id": "coffee"}`, `"TIMER_NOT_FOUND"`, 404},
 		{"/v1/cluster/status", ``, `"clusterId"`, 200},
 	} {
-		resp, err := http.Post(url+c.path, "application/json", bytes.NewBufferString(c.body))
+		url := "http://" + k.cluster.nodes["n3"].Addrs().HTTP + c.path
+		resp, err := http.Post(url, "application/json", bytes.NewBufferString(c.body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -386,4 +389,18 @@ func (k *contract) http(t *testing.T) {
 			t.Errorf("%s: %d %s, %v", c.path, resp.StatusCode, body, err)
 		}
 	}
+}
+
+// curlOfDesign is the example of DESIGN.md.
+func curlOfDesign(t *testing.T) (path, body string) {
+	t.Helper()
+	text, err := os.ReadFile("DESIGN.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	example := regexp.MustCompile(`curl -H 'Content-Type: application/json' -d '([^']*)' http://127.0.0.1:7480(/\S*)`).FindSubmatch(text)
+	if example == nil {
+		t.Fatal("DESIGN.md has no example of a call over HTTP")
+	}
+	return string(example[2]), string(example[1])
 }
