@@ -376,8 +376,8 @@ type faultyLog struct {
 	fault atomic.Pointer[error]
 	// writes counts.
 	writes atomic.Int64
-	// delay is how long each write takes.
-	delay atomic.Int64
+	// slow is called in each write; nil does nothing.
+	slow atomic.Pointer[func()]
 }
 
 func (l *faultyLog) StoreLogs(entries []*raft.Log) error {
@@ -388,8 +388,8 @@ func (l *faultyLog) StoreLogs(entries []*raft.Log) error {
 		return *err
 	}
 	l.writes.Add(1)
-	if delay := l.delay.Load(); delay > 0 {
-		time.Sleep(time.Duration(delay))
+	if slow := l.slow.Load(); slow != nil {
+		(*slow)()
 	}
 	return l.LogStore.StoreLogs(entries)
 }

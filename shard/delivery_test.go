@@ -105,61 +105,68 @@ func TestDeadLettersAreExact(t *testing.T) {
 // is. While the leadership is handed over in peace none is lost.
 func TestAtMostOnceIsNeverTwice(t *testing.T) {
 	t.Parallel()
-	const timers = 300
-	story := func(t *testing.T, c *cluster, disturb func(rnd *rand.Rand)) (lost int) {
-		c.leader()
-		rnd := rand.New(rand.NewPCG(6, 7))
-		for i := range timers {
-			c.propose(with(after(fmt.Sprint(i), time.Duration(rnd.IntN(40_000))*time.Millisecond), func(s *logv1.Schedule) {
-				s.Extra = &logv1.Extra{AtMostOnce: true}
-			}))
-		}
-		every := repeat("r", &logv1.Repeat{EveryMs: 300, MaxCount: 100})
-		every.GetSchedule().Extra.AtMostOnce = true
-		c.propose(every)
-		disturb(rnd)
-		c.settleAll(t)
-		time.Sleep(time.Second)
-		seen := map[string]int{}
-		for _, d := range c.sink.all() {
-			id, tick := tickOf(d.Delivery)
-			if d.Record.Extra.GetRepeat() != nil {
-				id = fmt.Sprint(id, "@", tick)
-			}
-			if seen[id]++; seen[id] > 1 {
-				t.Errorf("%s was handed out %d times, at last with %+v", id, seen[id], d.Token)
-			}
-		}
-		if fired := c.stateOf(t, "r"); fired.State != raftfsm.Fired || fired.Fired != 100 {
-			t.Errorf("the repeat: %+v", fired)
-		}
-		c.inStep()
-		return timers + 100 - len(seen)
-	}
 	t.Run("violence", func(t *testing.T) {
 		t.Parallel()
 		inBubble(t, 3, func(t *testing.T, c *cluster) {
-			lost := story(t, c, func(rnd *rand.Rand) { c.unruly(t, rnd, 45*time.Second) })
-			if lost > (timers+100)/5 {
-				t.Errorf("%d were handed out to nobody", lost)
+			rnd := c.scheduleOnce()
+			c.unruly(t, rnd, 45*time.Second)
+			if lost := c.countOnce(t); lost > onceTimers/5 {
+				t.Errorf("%d of %d were handed out to nobody", lost, onceTimers)
 			}
-			t.Logf("%d of %d were handed out to nobody", lost, timers+100)
 		})
 	})
 	t.Run("peace", func(t *testing.T) {
 		t.Parallel()
 		inBubble(t, 3, func(t *testing.T, c *cluster) {
-			lost := story(t, c, func(*rand.Rand) {
-				for range 30 {
-					_ = c.leader().shard.Transfer(t.Context(), "")
-					time.Sleep(1500 * time.Millisecond)
-				}
-			})
-			if lost > 0 {
+			c.scheduleOnce()
+			for range 30 {
+				_ = c.leader().shard.Transfer(t.Context(), "")
+				time.Sleep(1500 * time.Millisecond)
+			}
+			if lost := c.countOnce(t); lost > 0 {
 				t.Errorf("%d were handed out to nobody", lost)
 			}
 		})
 	})
+}
+
+// onceTimers is how many at-most-once timers a story has: 100 of them are due times of one repeat.
+const onceTimers = 400
+
+func (c *cluster) scheduleOnce() *rand.Rand {
+	c.leader()
+	rnd := rand.New(rand.NewPCG(6, 7))
+	for i := range onceTimers - 100 {
+		c.propose(with(after(fmt.Sprint(i), time.Duration(rnd.IntN(40_000))*time.Millisecond), func(s *logv1.Schedule) {
+			s.Extra = &logv1.Extra{AtMostOnce: true}
+		}))
+	}
+	every := repeat("r", &logv1.Repeat{EveryMs: 300, MaxCount: 100})
+	every.GetSchedule().Extra.AtMostOnce = true
+	c.propose(every)
+	return rnd
+}
+
+// countOnce fails if one was handed out twice, and returns how many were not at all.
+func (c *cluster) countOnce(t *testing.T) (lost int) {
+	t.Helper()
+	c.settleAll(t)
+	time.Sleep(time.Second)
+	seen := map[string]int{}
+	for _, d := range c.sink.all() {
+		id, tick := tickOf(d.Delivery)
+		if d.Record.Extra.GetRepeat() != nil {
+			id = fmt.Sprint(id, "@", tick)
+		}
+		if seen[id]++; seen[id] > 1 {
+			t.Errorf("%s was handed out %d times, at last with %+v", id, seen[id], d.Token)
+		}
+	}
+	if fired := c.stateOf(t, "r"); fired.State != raftfsm.Fired || fired.Fired != 100 {
+		t.Errorf("the repeat: %+v", fired)
+	}
+	c.inStep()
+	return onceTimers - len(seen)
 }
 
 // Without a consumer a timer expires on time, counts no attempt, and costs the others nothing; one that fails expires when its next
