@@ -10,7 +10,7 @@ FUZZTIME   ?= 20000x
 KILLS      ?= 20
 BENCHFLAGS ?=
 
-.PHONY: help build run test check fmt vet static fresh race sim fuzz bench bench-cluster bench-compare jepsen proto cluster image compose clean
+.PHONY: help build run test check fmt vet static fresh race sim fuzz bench bench-cluster bench-compare jepsen proto cluster image clean
 
 help: ## show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)

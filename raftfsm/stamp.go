@@ -221,11 +221,13 @@ func (f *FSM) stampAgain(t *target, c *logv1.Retry) *Result {
 	return nil
 }
 
-// backoff is the wait after a failed delivery that had so many failures before it, spread over 90 to 110 % by salt.
+// backoff is the wait after a failed delivery that had so many failures before it, spread over 90 to 110 % by salt; MaxBackoff is
+// the longest of the spread.
 func (p RetryPolicy) backoff(attempt uint32, salt uint64) int64 {
-	wait := min(float64(p.InitialBackoff)*math.Pow(p.Multiplier, float64(attempt)), float64(p.MaxBackoff))
+	const most = 1.1
+	wait := min(float64(p.InitialBackoff)*math.Pow(p.Multiplier, float64(attempt)), float64(p.MaxBackoff)/most)
 	spread := 0.9 + 0.2*float64(salt>>11)/float64(1<<53)
-	return int64(math.Ceil(wait * spread))
+	return min(int64(math.Ceil(wait*spread)), p.MaxBackoff)
 }
 
 // hashOf spreads timers and their attempts; it is the leader's alone.
