@@ -76,8 +76,8 @@ func TestCommitNoFurtherThanTheMessage(t *testing.T) {
 				}
 				next.transport.Connect(raft.ServerAddress(old.id), old.transport)
 				args := &raft.AppendEntriesRequest{
-					RPCHeader: raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(next.id), Addr: []byte(next.id)},
-					Term:      next.shard.raft.Load().CurrentTerm(), Leader: []byte(next.id),
+					RPCHeader:    raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(next.id), Addr: []byte(next.id)},
+					Term:         next.shard.raft.Load().CurrentTerm(),
 					PrevLogEntry: common, PrevLogTerm: last.Term, LeaderCommitIndex: next.shard.raft.Load().CommitIndex(),
 				}
 				if args.LeaderCommitIndex <= common {
