@@ -53,6 +53,8 @@ type Exec struct {
 	emptyLists []*readyList
 	// rearm are slots that are out or held and are to leave the wheel earlier than it would bring them out.
 	rearm []uint32
+	// asking counts the slots for which a command was proposed because of a verdict.
+	asking int
 	// ahead is what queues have of at-most-once timers, news the queues of which the Deliverer is to be told.
 	ahead map[Queue]*aheadList
 	news  []Queue

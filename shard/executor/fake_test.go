@@ -416,7 +416,7 @@ func (b *bench) check() error {
 	if got := e.hand.wheel.Len(); got != len(f.ids)-len(f.parked) {
 		return fmt.Errorf("%d slots are armed, %d timers are pending, %d of them parked", got, len(f.ids), len(f.parked))
 	}
-	ahead := map[Queue]int{}
+	ahead, asking := map[Queue]int{}, 0
 	entries, stale, listed := 0, 0, 0
 	for _, l := range e.lists {
 		entries, stale = entries+l.len(), stale+l.stale
@@ -432,6 +432,9 @@ func (b *bench) check() error {
 			}
 			continue
 		}
+		if s != nil && s.asked {
+			asking++
+		}
 		if s != nil && s.ahead {
 			ahead[Queue{r.Namespace, r.Queue}]++
 		}
@@ -444,6 +447,9 @@ func (b *bench) check() error {
 		if s != nil && s.state == stateReady {
 			listed++
 		}
+	}
+	if asking != e.asking {
+		return fmt.Errorf("%d slots are asked for, %d by count", asking, e.asking)
 	}
 	owing := 0
 	for queue, l := range e.ahead {

@@ -9,6 +9,10 @@ import (
 // second command for the same revision changes nothing.
 const askAgain = 1000
 
+// askingMax is for how many slots at once commands are proposed without a consumer (timers that expire, repeats whose due times
+// become timers). The others of a pile are put off, so that it flows at this rate a second at least, and does not crowd the proposer.
+const askingMax = 16_384
+
 // asked is a command that a Take has found to be necessary, because the table did not simply give the timer out.
 type asked struct {
 	cmd *raftfsm.Command
@@ -58,6 +62,7 @@ func (e *Exec) ask(h raftfsm.Handed, entry readyEntry, now reading) {
 		s.record, s.ahead = r, true
 		e.aheadOf(Queue{r.Namespace, r.Queue}).asked++
 	}
+	e.asking++
 	e.slots.put(entry.slot, s)
 	e.taken.asked = append(e.taken.asked, a)
 }
@@ -140,8 +145,11 @@ func (e *Exec) dropAhead(q Queue, l *aheadList) {
 	}
 }
 
-// unask notes that a slot waits for its completion no more. The caller holds mu.
+// unask notes that a slot waits for its command no more. The caller holds mu.
 func (e *Exec) unask(s *slotState) {
+	if s.asked {
+		e.asking--
+	}
 	if !s.ahead {
 		return
 	}
@@ -154,6 +162,7 @@ func (e *Exec) unask(s *slotState) {
 
 // unaskAll forgets what is asked for, because the slots are forgotten; what is owed stays. The caller holds mu.
 func (e *Exec) unaskAll() {
+	e.asking = 0
 	for q, l := range e.ahead {
 		l.asked = 0
 		e.dropAhead(q, l)
@@ -170,12 +179,17 @@ func (e *Exec) unattended(slot uint32, info *raftfsm.DueInfo, now int64, w *work
 	if s := e.slots.get(slot); s != nil && s.asked && s.at > now {
 		return s.at, true
 	}
+	if s := e.slots.get(slot); s != nil {
+		e.forget(slot, s)
+	}
+	if e.asking >= askingMax {
+		at = now + askAgain + int64(e.slots.count[stateHeld]-e.asking)*1000/askingMax
+		e.slots.put(slot, slotState{revision: info.Revision, at: at, state: stateHeld})
+		return at, true
+	}
 	r := e.o.Table.Record(slot)
 	if r == nil || r.Revision != info.Revision {
 		return 0, false // It has changed, and an op is on its way.
-	}
-	if s := e.slots.get(slot); s != nil {
-		e.forget(slot, s)
 	}
 	if expired {
 		e.stats.expired.Add(1)
@@ -184,6 +198,7 @@ func (e *Exec) unattended(slot uint32, info *raftfsm.DueInfo, now int64, w *work
 		w.settle(e, advanceOf(r))
 	}
 	at = now + askAgain
+	e.asking++
 	e.slots.put(slot, slotState{revision: info.Revision, at: at, state: stateHeld, asked: true})
 	return at, true
 }

@@ -194,6 +194,37 @@ func TestPileOfMissed(t *testing.T) {
 	}
 }
 
+// A pile that expires at once flows in bounded parts, and all of it is gone in the end.
+func TestPileOfExpired(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.lead(1)
+	const pile = 3 * askingMax
+	for i := range pile {
+		b.schedule(fmt.Sprint(i), &logv1.Extra{ExpiryMs: b.millis() + 100})
+	}
+	b.settle()
+	b.pass(100 * time.Millisecond)
+	for second := range 5 {
+		b.settle()
+		if len(b.settled) > askingMax {
+			t.Fatalf("%d commands are on their way", len(b.settled))
+		}
+		if got := b.exec.Take(q("q"), 1); len(got) > 0 {
+			t.Fatalf("took %v", ids(got))
+		}
+		b.apply(none)
+		b.settle()
+		if err := b.check(); err != nil {
+			t.Fatalf("second %d: %v", second, err)
+		}
+		b.pass(time.Second)
+	}
+	if left := b.table.pending(); left != 0 {
+		t.Fatalf("%d of %d are left: %+v", left, pile, b.exec.Stats())
+	}
+}
+
 // A repeat whose due times become timers advances without a consumer, and its timers wait for one.
 func TestSpawnsWithoutAConsumer(t *testing.T) {
 	t.Parallel()
