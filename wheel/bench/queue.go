@@ -14,8 +14,8 @@ import (
 // message has the size of what the product sends through its queue.
 type message struct {
 	slot uint32
-	gen  uint32
-	when int64
+	_    uint32
+	_    int64
 	ref  uint64
 }
 
