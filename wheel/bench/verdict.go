@@ -43,7 +43,7 @@ func (t target) row() string {
 	if t.value == 0 {
 		return fmt.Sprintf("| %s | not measured | %s %g | | %s | |", t.name, sign, t.limit, ideal)
 	}
-	return fmt.Sprintf("| %s | %.3g %s | %s %g | %s | %s | %s |", t.name, t.value, t.unit, sign, t.limit, t.met(t.limit), ideal, t.met(t.ideal))
+	return fmt.Sprintf("| %s | %s %s | %s %g | %s | %s | %s |", t.name, short(t.value), t.unit, sign, t.limit, t.met(t.limit), ideal, t.met(t.ideal))
 }
 
 // printVerdict prints which targets were met.
@@ -68,20 +68,20 @@ func wheelTargets() []target {
 	m, w := results.million["wheel"], results.tenThousand["wheel"]
 	goTimers, russell := results.million["Go timers"], results.million["RussellLuo/timingwheel"]
 	return []target{
-		{name: "10^6 timers, an hour: add into reused entries", unit: "ns", value: m.refill, limit: 90, ideal: 55},
-		{name: "move", unit: "ns", value: m.move, limit: 150, ideal: 70},
-		{name: "remove", unit: "ns", value: m.remove, limit: 80, ideal: 45},
-		{name: "expire", unit: "ns", value: m.fresh, limit: 180, ideal: 80},
-		{name: "expire after all were moved", unit: "ns", value: m.churned, limit: 180, ideal: 80},
-		{name: "Go's timers against the wheel: add", unit: "times", value: over(goTimers.refill, m.refill), limit: 6, atLeast: true},
-		{name: "move", unit: "times", value: over(goTimers.move, m.move), limit: 3, atLeast: true},
-		{name: "remove", unit: "times", value: over(goTimers.remove, m.remove), limit: 4, atLeast: true},
-		{name: "RussellLuo/timingwheel against the wheel: expire", unit: "times", value: over(russell.fresh, m.fresh), limit: 15, atLeast: true},
+		{name: "10^6 timers over an hour: add into reused entries", unit: "ns", value: m.refill, limit: 90, ideal: 55},
+		{name: "10^6 timers over an hour: move", unit: "ns", value: m.move, limit: 150, ideal: 70},
+		{name: "10^6 timers over an hour: remove", unit: "ns", value: m.remove, limit: 80, ideal: 45},
+		{name: "10^6 timers over an hour: expire", unit: "ns", value: m.fresh, limit: 180, ideal: 80},
+		{name: "10^6 timers over an hour: expire after all were moved", unit: "ns", value: m.churned, limit: 180, ideal: 80},
+		{name: "10^6, Go's timers against the wheel: add into reused entries", unit: "times", value: over(goTimers.refill, m.refill), limit: 6, atLeast: true},
+		{name: "10^6, Go's timers against the wheel: move", unit: "times", value: over(goTimers.move, m.move), limit: 3, atLeast: true},
+		{name: "10^6, Go's timers against the wheel: remove", unit: "times", value: over(goTimers.remove, m.remove), limit: 4, atLeast: true},
+		{name: "10^6, RussellLuo/timingwheel against the wheel: expire", unit: "times", value: over(russell.fresh, m.fresh), limit: 15, atLeast: true},
 		{name: "10^4 timers, warm: add into reused entries", unit: "ns", value: w.refill, limit: 40, ideal: 15},
-		{name: "move", unit: "ns", value: w.move, limit: 45, ideal: 20},
-		{name: "remove", unit: "ns", value: w.remove, limit: 30, ideal: 12},
-		{name: "expire", unit: "ns", value: w.fresh, limit: 150, ideal: 80},
-		{name: "expire after all were moved", unit: "ns", value: w.churned, limit: 150, ideal: 80},
+		{name: "10^4 timers, warm: move", unit: "ns", value: w.move, limit: 45, ideal: 20},
+		{name: "10^4 timers, warm: remove", unit: "ns", value: w.remove, limit: 30, ideal: 12},
+		{name: "10^4 timers, warm: expire", unit: "ns", value: w.fresh, limit: 150, ideal: 80},
+		{name: "10^4 timers, warm: expire after all were moved", unit: "ns", value: w.churned, limit: 150, ideal: 80},
 	}
 }
 
@@ -109,6 +109,14 @@ func lateTargets() []target {
 		}
 	}
 	return append(ts, target{name: "idle, 10^6 far timers", unit: "% of a core", value: results.late["Idle"]["cpu-%"], limit: 0.1, ideal: 0.02})
+}
+
+// short writes three digits, or all of a whole number.
+func short(v float64) string {
+	if v >= 100 {
+		return fmt.Sprintf("%.0f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
 }
 
 func over(a, b float64) float64 {
