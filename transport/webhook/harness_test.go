@@ -24,13 +24,25 @@ type source struct {
 
 	mu    sync.Mutex
 	ready map[executor.Queue][]executor.Delivery
+	// during is called once, in the next Take, when it has taken; guarded by mu.
+	during func()
 }
 
 func (s *source) Shard() uint32 { return s.shard }
 
 func (s *source) Take(q executor.Queue, most int) []executor.Delivery {
+	got, during := s.take(q, most)
+	if during != nil {
+		during()
+	}
+	return got
+}
+
+func (s *source) take(q executor.Queue, most int) ([]executor.Delivery, func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	during := s.during
+	s.during = nil
 	n := min(most, len(s.ready[q]))
 	got := s.ready[q][:n:n]
 	s.ready[q] = s.ready[q][n:]
@@ -40,7 +52,7 @@ func (s *source) Take(q executor.Queue, most int) []executor.Delivery {
 			d.HandedOut, d.LeaseEnd = now, d.LeaseEnd-d.HandedOut+now
 		}
 	}
-	return got
+	return got, during
 }
 
 func (s *source) left() (n int) {
@@ -135,6 +147,13 @@ func (r *rig) delivery(id, url string) executor.Delivery {
 		Token:     raftfsm.Token{Shard: r.source.shard, Epoch: 3, Revision: 5, Namespace: "default", ID: id},
 		HandedOut: now, LeaseEnd: now + 30_000,
 	}
+}
+
+// atNextTake calls f in the next Take, when it has taken.
+func (r *rig) atNextTake(f func()) {
+	r.source.mu.Lock()
+	defer r.source.mu.Unlock()
+	r.source.during = f
 }
 
 // fire makes deliveries ready.

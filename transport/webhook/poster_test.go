@@ -349,6 +349,57 @@ func TestSettlePerShard(t *testing.T) {
 	})
 }
 
+// What becomes ready while its ready list is being asked is not forgotten.
+func TestReadyDuringTake(t *testing.T) {
+	t.Parallel()
+	bubble(t, nil, func(t *testing.T, n *network, r *rig) {
+		n.serve(t, "8.8.8.8:80", func(http.ResponseWriter, *http.Request) {})
+		r.atNextTake(func() { r.fire(r.delivery("second", "http://8.8.8.8/")) })
+		r.fire(r.delivery("first", "http://8.8.8.8/"))
+		synctest.Wait()
+		if r.count() != 2 {
+			t.Errorf("%d settled, want 2", r.count())
+		}
+	})
+}
+
+// Places that were held while a ready list was asked, and not needed, go to a host that came meanwhile.
+func TestReservedPlaces(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(c *Config) { c.Concurrency = MaxConcurrency }, func(t *testing.T, n *network, r *rig) {
+		n.silent(t, "8.8.8.8:80")
+		n.silent(t, "9.9.9.9:80")
+		n.serve(t, "8.8.4.4:80", func(http.ResponseWriter, *http.Request) {})
+		for i := range MaxConcurrency {
+			r.fire(r.delivery(fmt.Sprint("silent", i), "http://8.8.8.8/"))
+		}
+		synctest.Wait()
+		if s := r.Stats(); s.Active != MaxConcurrency {
+			t.Fatalf("%d active", s.Active)
+		}
+		r.atNextTake(func() { r.fire(r.delivery("well", "http://8.8.4.4/")) })
+		r.fire(r.delivery("silent", "http://9.9.9.9/"))
+		synctest.Wait()
+		if r.count() != 1 {
+			t.Error("a host waits although there is room")
+		}
+	})
+}
+
+// A ready list that turns out to be empty uses up nothing of the rate.
+func TestUnusedRate(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(c *Config) { c.Rate = 1 }, func(t *testing.T, n *network, r *rig) {
+		n.serve(t, "8.8.8.8:80", func(http.ResponseWriter, *http.Request) {})
+		r.Ready(r.source, executor.Queue{Namespace: "default", Name: queueMark + "http://8.8.8.8:80"})
+		r.fire(r.delivery("a", "http://8.8.8.8/"))
+		synctest.Wait()
+		if r.count() != 1 {
+			t.Error("a post waits for a rate that nobody has used")
+		}
+	})
+}
+
 func TestForgetAndSweep(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(c *Config) { c.Concurrency = 1 }, func(t *testing.T, n *network, r *rig) {
