@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -188,10 +189,11 @@ func (w *Workload) take(name string, d client.Delivery) error {
 	if string(d.Payload) != parent(d.ID) {
 		e.Error = fmt.Sprintf("payload is %q", d.Payload)
 	}
-	// The last digits decide, so that a run is the same for the same seed.
+	// The timer and its due time decide, so that a run is the same for the same seed.
+	roll := rollOf(d.ID, d.Due)
 	first := d.Attempt == 1 && !d.AtMostOnce
-	e.Nacked = w.Special.doomed(d.ID) || first && lastTwo(d.ID) < w.Nacks
-	e.Silent = first && !e.Nacked && lastTwo(d.ID) < w.Nacks+w.Silent
+	e.Nacked = w.Special.doomed(d.ID) || first && roll < w.Nacks
+	e.Silent = first && !e.Nacked && roll < w.Nacks+w.Silent
 	w.History.Add(e)
 	switch {
 	case e.Nacked:
@@ -203,6 +205,9 @@ func (w *Workload) take(name string, d client.Delivery) error {
 	return nil
 }
 
-func lastTwo(id string) int {
-	return int(id[len(id)-1]-'0') + 10*int(id[len(id)-2]-'0')
+// rollOf is a number from 0 to 99 that follows from a delivery.
+func rollOf(id string, due time.Time) int {
+	h := fnv.New32a()
+	_, _ = fmt.Fprintf(h, "%s %d", id, due.UnixMilli())
+	return int(h.Sum32() % 100)
 }
