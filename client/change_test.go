@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -208,6 +209,31 @@ func TestChangesAreRepeated(t *testing.T) {
 				t.Errorf("%s given up: %v", method, err)
 			}
 			cancel()
+		}
+	})
+}
+
+// A proxy or a web server that answers instead of a node is no old version of one.
+func TestNoNodeAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, "n1")
+		cl := c.client(t)
+		c.hook(func(c *cluster) {
+			c.call = func(*node, string) error {
+				return status.Error(codes.Unimplemented, "unexpected HTTP status code received from server: 404 (Not Found)")
+			}
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := cl.Explain(ctx, "a")
+		var missing *client.NotSupportedError
+		if !errors.Is(err, client.ErrUnavailable) || errors.As(err, &missing) || !strings.Contains(err.Error(), "no Carillon node answers here") {
+			t.Error(err)
+		}
+		ctx, cancel = context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if _, err := cl.Pause(ctx, "a", client.Pause{}); !errors.Is(err, client.ErrUnavailable) || errors.Is(err, client.ErrUnknown) {
+			t.Errorf("a write: %v", err)
 		}
 	})
 }

@@ -68,6 +68,9 @@ func (c *Client) DeadLetterPage(ctx context.Context, q DeadQuery) (DeadPage, err
 	if err == nil {
 		err = checkLimit(q.Limit)
 	}
+	if err == nil {
+		err = checkText("cursor", q.Cursor, 0, maxIDBytes)
+	}
 	if err != nil {
 		return DeadPage{}, wrap("dead letters", "", err)
 	}

@@ -249,6 +249,9 @@ func (a answer) errorOfCode() error {
 	case codes.AlreadyExists:
 		return ErrAlreadyExists
 	case codes.Unimplemented:
+		if strings.Contains(a.message, "HTTP status code") {
+			return &unavailableError{message: "no Carillon node answers here: " + a.message, silent: true}
+		}
 		return &NotSupportedError{Field: a.message}
 	}
 	return &StatusError{Code: a.code, Message: a.message}

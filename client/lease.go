@@ -78,7 +78,8 @@ func (l *lease) extend(end time.Time) bool {
 }
 
 // ExtendLease gives the delivery more time: so long from now, 100 ms to 24 h; 0 means the timer's own lease again. The
-// handler's context moves with it. It returns the new end by the leader's clock, or ErrStale: the lease has ended already
+// handler's context moves with it (what was derived from it before and looks at its deadline, as a gRPC call, keeps the old
+// one). It returns the new end by the leader's clock, or ErrStale: the lease has ended already
 // or the leader has changed, and the timer is, or will be, handed out again. Other errors: *InvalidError, ErrUnavailable,
 // ErrClosed. It is for the handler that has the delivery, while it runs; nothing is to be extended of what is AtMostOnce.
 func (d Delivery) ExtendLease(ctx context.Context, length time.Duration) (time.Time, error) {

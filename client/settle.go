@@ -15,7 +15,8 @@ const maxSettleItems = 1000
 type settlement struct {
 	token    []byte
 	nack     *carillonv1.Nack
-	returned bool      // was not begun; the end of a stream says the same, so it is sent on a stream only
+	returned bool      // was not begun
+	bound    bool      // of use on its own stream only: a return, because the end of the stream says the same, or what is settled already
 	expires  time.Time // of no use afterwards: the timer is handed out again
 }
 
@@ -42,7 +43,7 @@ func (r *resettler) add(list ...*settlement) {
 	}
 	r.mu.Lock()
 	for _, s := range list {
-		if !r.ended && !s.returned {
+		if !r.ended && !s.bound {
 			r.waiting = append(r.waiting, s)
 		}
 	}

@@ -28,7 +28,7 @@ type WorkOptions struct {
 	// Concurrency is the most handlers that run at once, 1 to 10,000; 16 if 0.
 	Concurrency int
 	// Prefetch is the most deliveries that each node may have sent and no handler has started, 1 to 10,000; Concurrency
-	// if 0. What waits here uses up its lease.
+	// if 0. What waits here uses up its lease; if it is at most once, it is lost if this process dies.
 	Prefetch int
 	// Name names this worker to the nodes, at most 255 bytes; Config.Name if empty.
 	Name string

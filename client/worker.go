@@ -235,13 +235,13 @@ func (w *worker) context(j *job) (ctx context.Context, stop func()) {
 
 // settle answers a delivery: nil acks it.
 func (w *worker) settle(j *job, err error) {
-	s := &settlement{token: j.delivery.Token, expires: j.expires}
+	s := &settlement{token: j.delivery.Token, expires: j.expires, bound: j.delivery.AtMostOnce}
 	if j.delivery.lease != nil {
 		s.expires = j.delivery.lease.ends()
 	}
 	switch {
 	case errors.Is(err, ErrGiveBack):
-		s.returned = true
+		s.returned, s.bound = true, true
 	case err != nil:
 		s.nack = &carillonv1.Nack{Token: j.delivery.Token, Error: errorText(err)}
 		var after *retryAfterError
@@ -260,7 +260,7 @@ func (w *worker) settle(j *job, err error) {
 
 // giveBack hands a delivery that no handler has started back to the node, to be delivered elsewhere at once.
 func (w *worker) giveBack(j *job) {
-	j.stream.settle(&settlement{token: j.delivery.Token, returned: true, expires: j.expires})
+	j.stream.settle(&settlement{token: j.delivery.Token, returned: true, bound: true, expires: j.expires})
 }
 
 // drain stops in order: nothing starts, what waits is given back, handlers end, answers are confirmed.
