@@ -305,6 +305,8 @@ func TestExitCodes(t *testing.T) {
 		nil:                         exitDone,
 		errors.New("any"):           exitFailed,
 		client.ErrAlreadyExists:     exitFailed,
+		client.ErrPaused:            exitFailed,
+		client.ErrNotPending:        exitFailed,
 		&client.RevisionError{}:     exitFailed,
 		&client.InvalidError{}:      exitUsage,
 		&client.NotSupportedError{}: exitUsage,

@@ -62,6 +62,10 @@ func newRootCommand() *cobra.Command {
 		Short: "Carillon keeps timers and rings them on time, while machines die",
 		Long: `Carillon is a distributed timer service: "call me back at T with this payload".
 
+A timer has an ID, a due time (or a repeat), a payload, and a target: a queue, from which workers take it, or a webhook. It is kept on
+the disks of a majority, is never delivered early, and is delivered until it is acked, so it may come twice: the ID and the attempt
+tell. One whose last attempt fails becomes a dead letter.
+
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable.`,
 		Example: `  carillon dev                                            # a cluster in one process, no set-up
   carillon schedule hello --in 2s --queue demo --data hi

@@ -31,7 +31,7 @@ type timerJSON struct {
 	Window        string            `json:"window,omitempty"`
 	Expiry        string            `json:"expiry,omitempty"`
 	AtMostOnce    bool              `json:"at_most_once,omitempty"`
-	Revision      int64             `json:"revision"`
+	Revision      int64             `json:"revision,omitempty"`
 	Attempt       int               `json:"attempt"`
 	Created       string            `json:"created,omitempty"`
 	LastError     string            `json:"last_error,omitempty"`

@@ -187,8 +187,15 @@ func (w *workFlags) print(out io.Writer, d client.Delivery) error {
 	if w.output == formatJSON {
 		return printJSON(out, deliveryOf(d))
 	}
-	_, err := fmt.Fprintf(out, "%s  %-24s  attempt %d  late %.1f ms  %s\n",
-		stamp(d.Due), shown(d.ID), d.Attempt, lateness(d), shownPayload(d.Payload))
+	note := ""
+	switch {
+	case d.AtMostOnce:
+		note = "at most once  "
+	case d.Last:
+		note = "the last one  "
+	}
+	_, err := fmt.Fprintf(out, "%s  %-24s  attempt %d  %slate %.1f ms  %s\n",
+		stamp(d.Due), shown(d.ID), d.Attempt, note, lateness(d), shownPayload(d.Payload))
 	return err
 }
 
