@@ -64,6 +64,9 @@ type Config struct {
 	// SnapshotBytes and SnapshotEntries: a snapshot is taken when the log has grown by so much. Default 64 MiB and 32,768.
 	SnapshotBytes   int64
 	SnapshotEntries uint64
+	// SnapshotRate is how many bytes of a snapshot are written in a second, so that timers are not late meanwhile. Default 32
+	// MiB, at least 64 KiB.
+	SnapshotRate int64
 	// SnapshotRetain is how many snapshots are kept. Default 2.
 	SnapshotRetain int
 
@@ -91,6 +94,7 @@ func DefaultConfig() Config {
 		MaxAppendEntries: 16,
 		SnapshotBytes:    64 << 20,
 		SnapshotEntries:  32_768,
+		SnapshotRate:     32 << 20,
 		SnapshotRetain:   2,
 		Retention:        raftfsm.DefaultRetentionMillis * time.Millisecond,
 		MaxFinished:      raftfsm.DefaultMaxFinished,
@@ -122,6 +126,7 @@ func (c Config) Validate() error {
 		{"max_append_entries", int64(c.MaxAppendEntries), 1, 64},
 		{"snapshot_bytes", c.SnapshotBytes, 1 << 10, 1 << 40},
 		{"snapshot_entries", int64(c.SnapshotEntries), 1, 1 << 32},
+		{"snapshot_rate", c.SnapshotRate, 64 << 10, 1 << 40},
 		{"snapshot_retain", int64(c.SnapshotRetain), 1, 100},
 		{"retention", int64(c.Retention), int64(time.Second), int64(366 * 24 * time.Hour)},
 		{"max_finished", int64(c.MaxFinished), 1, raftfsm.MaxWindow},

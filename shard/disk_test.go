@@ -1,9 +1,11 @@
 package shard
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -140,6 +142,36 @@ func TestSnapshots(t *testing.T) {
 	}, func(c *cluster) {
 		c.config = func(c *Config) { c.SnapshotBytes, c.TrailingLogs = 64<<10, MinTrailingLogs }
 		c.deps = func(d *Deps) { d.SnapshotGate = gate }
+	})
+}
+
+// A snapshot is written at its rate, in pieces, and a stop ends it at once.
+func TestSnapshotIsPaced(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		stop := make(chan struct{})
+		file, err := os.Create(filepath.Join(t.TempDir(), "state.bin"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer file.Close()
+		p := &paced{w: io.MultiWriter(&out, file), stop: stop, rate: 1 << 20, now: time.Now, file: file, start: time.Now()}
+		begin := time.Now()
+		if n, err := p.Write(make([]byte, 10<<20)); n != 10<<20 || err != nil || out.Len() != n {
+			t.Fatalf("%d bytes, %v", n, err)
+		}
+		if took := time.Since(begin).Round(10 * time.Millisecond); took != 10*time.Second {
+			t.Errorf("10 MiB at 1 MiB/s took %v", took)
+		}
+		if p.flushed != 8<<20 {
+			t.Errorf("flushed at %d", p.flushed)
+		}
+		time.AfterFunc(1500*time.Millisecond, func() { close(stop) })
+		begin = time.Now()
+		if n, err := p.Write(make([]byte, 10<<20)); n >= 2<<20 || !errors.Is(err, ErrUnavailable) || time.Since(begin) != 1500*time.Millisecond {
+			t.Errorf("stopped after %d bytes and %v: %v", n, time.Since(begin), err)
+		}
 	})
 }
 

@@ -103,37 +103,3 @@ func (r *replica) Restore(from io.ReadCloser) error {
 	r.s.snapshots.reset()
 	return nil
 }
-
-// persisting writes a snapshot beside Apply.
-type persisting struct {
-	s        *Shard
-	snapshot *raftfsm.Snapshot
-}
-
-// Persist implements raft.FSMSnapshot. Raft closes the sink.
-func (p *persisting) Persist(sink raft.SnapshotSink) error {
-	n, err := p.snapshot.WriteTo(&stoppable{sink, p.s.stopping})
-	if err != nil {
-		return err
-	}
-	p.s.snapshots.wrote(n)
-	return nil
-}
-
-// Release implements raft.FSMSnapshot.
-func (p *persisting) Release() { p.snapshot.Release() }
-
-// stoppable writes until the shard stops.
-type stoppable struct {
-	w    io.Writer
-	stop <-chan struct{}
-}
-
-func (w *stoppable) Write(b []byte) (int, error) {
-	select {
-	case <-w.stop:
-		return 0, ErrUnavailable
-	default:
-		return w.w.Write(b)
-	}
-}
