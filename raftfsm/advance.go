@@ -7,19 +7,19 @@ import logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 // advance moves a repeat on from due times that were missed, or that become timers of their own.
 func (f *FSM) advance(t *target, c *command) Result {
 	s := f.s
-	if r, ok := f.undelivered(t, c); !ok {
-		return r
+	if r := f.undelivered(t, c); r != nil {
+		return *r
 	}
 	e := s.edit(t)
 	if e.extra.Repeat == nil || e.extra.Paused {
-		return stale(t)
+		return *stale(t)
 	}
 	n, spawn := c.next(), c.more.spawn
-	if r, ok := known(n); !ok {
-		return r
+	if r := known(n); r != nil {
+		return *r
 	}
-	if r, ok := e.validSpawn(t.id, spawn); !ok {
-		return r
+	if r := e.validSpawn(t.id, spawn); r != nil {
+		return *r
 	}
 	repeat := e.extra.Repeat
 	for _, due := range spawn {
@@ -38,29 +38,29 @@ func (f *FSM) advance(t *target, c *command) Result {
 }
 
 // validSpawn checks which due times become timers.
-func (e *edit) validSpawn(id string, spawn []int64) (Result, bool) {
+func (e *edit) validSpawn(id string, spawn []int64) *Result {
 	if len(spawn) == 0 {
-		return Result{}, true
+		return nil
 	}
 	if e.extra.Repeat.Overlap != overlapAllow {
-		return invalid("spawn", "the overlap policy is %d", e.extra.Repeat.Overlap), false
+		return invalid("spawn", "the overlap policy is %d", e.extra.Repeat.Overlap)
 	}
 	if len(spawn) > MaxCatchUp {
-		return invalid("spawn", "%d due times; at most %d are allowed", len(spawn), MaxCatchUp), false
+		return invalid("spawn", "%d due times; at most %d are allowed", len(spawn), MaxCatchUp)
 	}
 	for _, due := range spawn {
 		if due < minDueMillis || due > maxDueMillis {
-			return invalid("spawn", "%d is not in the years 1 to 9999", due), false
+			return invalid("spawn", "%d is not in the years 1 to 9999", due)
 		}
 	}
-	return Result{}, true
+	return nil
 }
 
 // spawn makes a timer of one due time. If there is one already, this due time has had its own.
 func (f *FSM) spawn(parent *target, e *edit, due int64) {
 	s := f.s
-	id, _, ok := childID(parent.id, due)
-	if !ok {
+	id, refused := childID(parent.id, due)
+	if refused != nil {
 		return // the schedule was checked with the longest
 	}
 	t := s.find(parent.namespace, id)

@@ -8,12 +8,12 @@ func (f *FSM) atomic(e *entry, c *command) Result {
 	for i := range parts {
 		parts[i].hash = f.s.hash(parts[i].namespace, parts[i].id)
 	}
-	results, refused, ok := f.checkParts(e, parts)
-	if !ok {
+	results, refused := f.checkParts(e, parts)
+	if refused != nil {
 		for i := range parts {
 			f.liftOnly(e.epoch, &parts[i])
 		}
-		return refused
+		return *refused
 	}
 	out := Result{Revision: f.s.index, Items: make([]Result, len(parts))}
 	for i := range parts {
@@ -28,55 +28,57 @@ func (f *FSM) atomic(e *entry, c *command) Result {
 }
 
 // checkParts finds out, without changing anything, whether all parts would be OK. Results has those that are remembered.
-func (f *FSM) checkParts(e *entry, parts []command) (results []*Result, refused Result, ok bool) {
+func (f *FSM) checkParts(e *entry, parts []command) (results []*Result, refused *Result) {
 	if len(parts) == 0 || len(parts) > MaxBatchItems {
-		return nil, invalid("atomic", "%d commands; 1 to %d are allowed", len(parts), MaxBatchItems), false
+		return nil, invalid("atomic", "%d commands; 1 to %d are allowed", len(parts), MaxBatchItems)
 	}
 	results = make([]*Result, len(parts))
 	seen := make(map[timerKey]bool, len(parts))
 	for i := range parts {
 		c := &parts[i]
 		key := timerKey{c.namespace, c.id}
-		r := Result{}
 		switch {
 		case c.kind != parts[0].kind || c.kind != kindSchedule && c.kind != kindCancel:
-			r = invalid("atomic", "its commands are not all schedules, or all cancels")
+			refused = invalid("atomic", "its commands are not all schedules, or all cancels")
 		case seen[key]:
-			r = invalid("id", "%q is there twice", c.id)
+			refused = invalid("id", "%q is there twice", c.id)
 		default:
-			results[i], r = f.checkPart(e, c)
+			results[i], refused = f.checkPart(e, c)
 		}
-		if r.Code != OK {
-			r.Answer = uint32(i)
-			return nil, r, false
+		if refused != nil {
+			refused.Answer = uint32(i)
+			return nil, refused
 		}
 		seen[key] = true
 	}
-	return results, Result{}, true
+	return results, nil
 }
 
-// checkPart is what a part would come to; its result if that is remembered.
-func (f *FSM) checkPart(e *entry, c *command) (remembered *Result, r Result) {
-	s := f.s
-	kind, valid := byte(requestSchedule), s.validSchedule
+// checkPart is why a part would not be OK, and its result if that is remembered.
+func (f *FSM) checkPart(e *entry, c *command) (remembered, refused *Result) {
+	s, kind := f.s, byte(requestSchedule)
 	if c.kind == kindCancel {
-		kind, valid = requestCancel, func(_ *entry, c *command) (Result, bool) { return validChange(c) }
+		kind, refused = requestCancel, validChange(c)
+	} else {
+		refused = s.validSchedule(e, c)
 	}
-	if r, ok := valid(e, c); !ok {
-		return nil, r
+	if refused != nil {
+		return nil, refused
 	}
 	if len(c.requestID) > 0 {
 		if it := s.findRequest(requestKey(kind, c.namespace, c.id, c.requestID)); it != nil {
-			return &Result{Revision: it.revision, Due: it.due, Answer: it.answer}, Result{}
+			return &Result{Revision: it.revision, Due: it.due, Answer: it.answer}, nil
 		}
 	}
 	t := s.findHash(c.namespace, c.id, c.hash)
+	decided := scheduleDecided
 	if c.kind == kindCancel {
-		r, _ = s.cancelDecided(&t, c)
-	} else {
-		r, _ = scheduleDecided(&t, c)
+		decided = s.cancelDecided
 	}
-	return nil, r
+	if r := decided(&t, c); r != nil && r.Code != OK {
+		return nil, r
+	}
+	return nil, nil
 }
 
 // commandsIn counts the commands of an entry with those in batches.

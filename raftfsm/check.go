@@ -125,7 +125,7 @@ func (s *state) checkExtra(namespace string, r *record, c *body) error {
 		return errors.New("a delivery that is out is younger than its pause, or too many failures are kept")
 	}
 	if rep := x.GetRepeat(); rep != nil {
-		if refused, ok := validRule(string(s.table.id(r)), rep); !ok {
+		if refused := validRule(string(s.table.id(r)), rep); refused != nil {
 			return errors.New(refused.Detail)
 		}
 		if rep.MaxCount > 0 && rep.Fired >= rep.MaxCount {

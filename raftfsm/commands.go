@@ -37,8 +37,11 @@ func (f *FSM) once(kind byte, namespace, id string, requestID []byte, write func
 func revisionText(revision uint64) string { return strconv.FormatUint(revision, 10) }
 
 func (f *FSM) schedule(e *entry, c *command) Result {
-	if r, ok := f.s.validSchedule(e, c); !ok {
-		return r
+	if r := f.s.validSchedule(e, c); r != nil {
+		return *r
+	}
+	if len(c.requestID) == 0 {
+		return f.scheduleNow(e, c)
 	}
 	return f.once(requestSchedule, c.namespace, c.id, c.requestID, func() Result { return f.scheduleNow(e, c) })
 }
@@ -46,8 +49,8 @@ func (f *FSM) schedule(e *entry, c *command) Result {
 func (f *FSM) scheduleNow(e *entry, c *command) Result {
 	s := f.s
 	t := s.findHash(c.namespace, c.id, c.hash)
-	if r, done := scheduleDecided(&t, c); done {
-		return r
+	if r := scheduleDecided(&t, c); r != nil {
+		return *r
 	}
 	if !t.pending {
 		if seq, ok := s.findFinished(&t); ok {
@@ -61,24 +64,22 @@ func (f *FSM) scheduleNow(e *entry, c *command) Result {
 	return f.change(&t, &r, &b)
 }
 
-// scheduleDecided is the result of a schedule that changes nothing.
-func scheduleDecided(t *target, c *command) (Result, bool) {
-	if !t.pending {
-		if c.expected != 0 {
-			return Result{Code: RevisionMismatch, Detail: revisionText(0)}, true
-		}
-		return Result{}, false
-	}
+// scheduleDecided is the result of a schedule that changes nothing; nil if it does.
+func scheduleDecided(t *target, c *command) *Result {
 	old := &t.record
 	switch {
+	case !t.pending && c.expected != 0:
+		return &Result{Code: RevisionMismatch, Detail: revisionText(0)}
+	case !t.pending:
+		return nil
 	case c.expected != 0 && c.expected != old.revision:
-		return Result{Code: RevisionMismatch, Revision: old.revision, Detail: revisionText(old.revision)}, true
+		return &Result{Code: RevisionMismatch, Revision: old.revision, Detail: revisionText(old.revision)}
 	case c.ifExists == ifExistsKeep:
-		return Result{Revision: old.revision, Due: old.nextDue, Answer: AnswerKept}, true
+		return &Result{Revision: old.revision, Due: old.nextDue, Answer: AnswerKept}
 	case c.ifExists == ifExistsFail:
-		return Result{Code: AlreadyExists, Revision: old.revision, Detail: revisionText(old.revision)}, true
+		return &Result{Code: AlreadyExists, Revision: old.revision, Detail: revisionText(old.revision)}
 	}
-	return Result{}, false
+	return nil
 }
 
 // add puts a new timer in the target's place. Its profile has been counted.
@@ -141,11 +142,11 @@ func (s *state) pairsOf(e *entry, c *command) (headers, labels []byte) {
 }
 
 func (f *FSM) cancel(t *target, c *command) Result {
-	if r, ok := validKey(t.namespace, t.id); !ok {
-		return r
+	if r := validKey(t.namespace, t.id); r != nil {
+		return *r
 	}
-	if r, ok := validRequestID(c.requestID); !ok {
-		return r
+	if r := validRequestID(c.requestID); r != nil {
+		return *r
 	}
 	handed := t.pending && f.lead.wasHanded(t.slot)
 	r := f.once(requestCancel, t.namespace, t.id, c.requestID, func() Result { return f.cancelNow(t, c) })
@@ -159,8 +160,8 @@ func (f *FSM) cancel(t *target, c *command) Result {
 
 func (f *FSM) cancelNow(t *target, c *command) Result {
 	s := f.s
-	if r, done := s.cancelDecided(t, c); done {
-		return r
+	if r := s.cancelDecided(t, c); r != nil {
+		return *r
 	}
 	firing, fired := c.firing, int64(0)
 	if s.table.profiles[t.record.profile].extra {
@@ -174,28 +175,28 @@ func (f *FSM) cancelNow(t *target, c *command) Result {
 	return Result{Revision: s.index, Answer: AnswerCancelled}
 }
 
-// cancelDecided is the result of a cancel that changes nothing.
-func (s *state) cancelDecided(t *target, c *command) (Result, bool) {
-	if !t.pending {
-		it := s.finishedItem(t)
-		switch {
-		case it == nil:
-			return Result{Code: NotFound}, true
-		case it.state == Dead || it.state == Expired:
-			return s.notPending(t), true
-		}
-		return Result{Revision: it.revision, Answer: it.answer()}, true
+// cancelDecided is the result of a cancel that changes nothing; nil if it does.
+func (s *state) cancelDecided(t *target, c *command) *Result {
+	if t.pending {
+		return t.record.expect(c.expected)
 	}
-	r := &t.record
-	return r.expect(c.expected)
+	it := s.finishedItem(t)
+	switch {
+	case it == nil:
+		return &Result{Code: NotFound}
+	case it.state == Dead || it.state == Expired:
+		r := s.notPending(t)
+		return &r
+	}
+	return &Result{Revision: it.revision, Answer: it.answer()}
 }
 
 // expect refuses a revision that is not the record's; 0 is any.
-func (r *record) expect(revision uint64) (Result, bool) {
+func (r *record) expect(revision uint64) *Result {
 	if revision == 0 || revision == r.revision {
-		return Result{}, false
+		return nil
 	}
-	return Result{Code: RevisionMismatch, Revision: r.revision, Detail: revisionText(r.revision)}, true
+	return &Result{Code: RevisionMismatch, Revision: r.revision, Detail: revisionText(r.revision)}
 }
 
 // notPending is the answer to a change of a timer that is not there, or finished.
@@ -240,16 +241,16 @@ func (it *finishedItem) answer() uint32 {
 }
 
 // forged is the answer to a token of an epoch that has not been.
-func forged(t *target, tokenEpoch, epoch uint64) Result {
-	return Result{Code: StaleToken, Revision: t.record.revision, Detail: "its epoch " + revisionText(tokenEpoch) + " has not been, it is " + revisionText(epoch)}
+func forged(t *target, tokenEpoch, epoch uint64) *Result {
+	return &Result{Code: StaleToken, Revision: t.record.revision, Detail: "its epoch " + revisionText(tokenEpoch) + " has not been, it is " + revisionText(epoch)}
 }
 
-func stale(t *target) Result {
+func stale(t *target) *Result {
 	if !t.pending {
-		return Result{Code: StaleToken, Detail: "no such timer is pending"}
+		return &Result{Code: StaleToken, Detail: "no such timer is pending"}
 	}
 	r := &t.record
-	return Result{Code: StaleToken, Revision: r.revision, Detail: "revision " + revisionText(r.revision) + ", attempt " + revisionText(uint64(r.attempt))}
+	return &Result{Code: StaleToken, Revision: r.revision, Detail: "revision " + revisionText(r.revision) + ", attempt " + revisionText(uint64(r.attempt))}
 }
 
 // cutError cuts a text to so many bytes of valid UTF-8.

@@ -68,8 +68,8 @@ func (s *state) finishedSum(seq uint64) uint64 {
 	b = append(append(append(b, namespace...), id...), queue...)
 	b = appendNumbers(b, seq, it.revision, uint64(it.due), uint64(it.created), uint64(it.at), uint64(it.attempt),
 		uint64(it.state), firing)
-	if l := s.lifeAt(seq); l != (life{}) {
-		b = appendNumbers(b, uint64(l.handed), l.epoch, uint64(l.fired))
+	if c, i := s.finished.chunk(seq); c.items[i].lifeLen > 0 {
+		b = append(append(b, c.lifeBytes(i)...), c.items[i].lifeLen)
 		b[0] = 5
 	}
 	s.scratch = b

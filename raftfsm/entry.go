@@ -55,8 +55,6 @@ type command struct {
 	requestID       []byte
 	errorText       string
 	due, handed     int64
-	// limit is that of Redrive and Purge.
-	limit uint32
 	// more points to what few commands have; nil if there is nothing.
 	more *commandMore
 	// expected is the expected revision, revision that of a delivery.
@@ -76,6 +74,7 @@ type commandMore struct {
 	next  *logv1.Next
 	spawn []int64
 	keys  []string
+	limit uint32
 	// parts are the commands of an Atomic.
 	parts []command
 }
@@ -225,14 +224,14 @@ func (e *entry) rareCommand(m *logv1.Command) command {
 	case *logv1.Command_Redrive:
 		m := k.Redrive
 		return command{
-			kind: kindRedrive, namespace: space(m.Namespace), queue: m.Queue, limit: m.Limit, requestID: m.RequestId,
-			more: &commandMore{keys: m.Keys},
+			kind: kindRedrive, namespace: space(m.Namespace), queue: m.Queue, requestID: m.RequestId,
+			more: &commandMore{keys: m.Keys, limit: m.Limit},
 		}
 	case *logv1.Command_Purge:
 		m := k.Purge
 		return command{
-			kind: kindPurge, namespace: space(m.Namespace), queue: m.Queue, limit: m.Limit, requestID: m.RequestId,
-			more: &commandMore{keys: m.Keys},
+			kind: kindPurge, namespace: space(m.Namespace), queue: m.Queue, requestID: m.RequestId,
+			more: &commandMore{keys: m.Keys, limit: m.Limit},
 		}
 	case *logv1.Command_Atomic:
 		c := command{kind: kindAtomic, more: &commandMore{}}

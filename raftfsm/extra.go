@@ -126,18 +126,18 @@ func hashTag(id string) string {
 
 // childID is the ID of the timer that one due time of a repeat becomes. It belongs to the same shard; if there is no such ID, the
 // result says why.
-func childID(id string, due int64) (string, Result, bool) {
+func childID(id string, due int64) (string, *Result) {
 	child := id + "@" + strconv.FormatInt(due, 10)
 	if hashTag(id) == id {
 		child = "{" + id + "}@" + strconv.FormatInt(due, 10)
 	}
 	switch {
 	case len(child) > MaxIDBytes:
-		return "", invalid("id", "with a due time behind it it has %d bytes; at most %d are allowed", len(child), MaxIDBytes), false
+		return "", invalid("id", "with a due time behind it it has %d bytes; at most %d are allowed", len(child), MaxIDBytes)
 	case hashTag(child) != hashTag(id):
-		return "", invalid("id", "braces without a hash tag: a due time could not be a timer on the same shard"), false
+		return "", invalid("id", "braces without a hash tag: a due time could not be a timer on the same shard")
 	}
-	return child, Result{}, true
+	return child, nil
 }
 
 // cloneRepeat is a copy that may be changed.

@@ -25,7 +25,7 @@ type finishedItem struct {
 	due, created, at  int64
 	attempt, text     uint32
 	namespaceLen, len uint8
-	queueLen          uint8
+	queueLen, lifeLen uint8
 	state             State
 	firing            bool
 }
@@ -49,10 +49,20 @@ func (c *finishedChunk) texts(i uint64) (namespace, id, queue []byte) {
 	return c.text[a:b], c.text[b:d], c.text[d : d+int(it.queueLen)]
 }
 
+// lifeBytes is the life of an item as it lies in the chunk; empty if nothing is known.
+func (c *finishedChunk) lifeBytes(i uint64) []byte {
+	it := &c.items[i]
+	at := int(it.text) + int(it.namespaceLen) + int(it.len) + int(it.queueLen)
+	return c.text[at : at+int(it.lifeLen)]
+}
+
 // life is that of an item.
 func (c *finishedChunk) life(i uint64) life {
+	b := c.lifeBytes(i)
+	if len(b) == 0 {
+		return life{}
+	}
 	it := &c.items[i]
-	b := c.text[int(it.text)+int(it.namespaceLen)+int(it.len)+int(it.queueLen):]
 	ago, n := binary.Varint(b)
 	b = b[n:]
 	epoch, n := binary.Uvarint(b)
@@ -66,6 +76,9 @@ func (c *finishedChunk) life(i uint64) life {
 
 // append writes a life behind the texts of an item that ended at an instant.
 func (l life) append(b []byte, at int64) []byte {
+	if l == (life{}) {
+		return b
+	}
 	ago := int64(0)
 	if l.handed != 0 {
 		if ago = at + 1 - l.handed; ago == 0 {
@@ -108,7 +121,10 @@ func (w *finishedWindow) push(it finishedItem, l life, namespace, id, queue stri
 	}
 	c, i := w.chunk(w.last)
 	it.text, it.namespaceLen, it.len, it.queueLen = uint32(len(c.text)), uint8(len(namespace)), uint8(len(id)), uint8(len(queue))
-	c.text = l.append(append(append(append(c.text, namespace...), id...), queue...), it.at)
+	c.text = append(append(append(c.text, namespace...), id...), queue...)
+	texts := len(c.text)
+	c.text = l.append(c.text, it.at)
+	it.lifeLen = uint8(len(c.text) - texts)
 	c.items[i] = it
 	w.live++
 	return w.last

@@ -13,8 +13,8 @@ const (
 
 // letters redrives or purges dead letters.
 func (f *FSM) letters(c *command) Result {
-	if r, ok := validLetters(c); !ok {
-		return r
+	if r := validLetters(c); r != nil {
+		return *r
 	}
 	kind, one := byte(requestRedrive), f.redriveOne
 	if c.kind == kindPurge {
@@ -24,7 +24,7 @@ func (f *FSM) letters(c *command) Result {
 	return f.once(kind, namespace, "", c.requestID, func() Result {
 		keys, more := c.more.keys, false
 		if len(keys) == 0 {
-			keys, more = f.lettersOf(namespace, c.queue, int(c.limit))
+			keys, more = f.lettersOf(namespace, c.queue, int(c.more.limit))
 		}
 		out, moved := Result{Revision: f.s.index}, 0
 		for i, key := range keys {
@@ -52,20 +52,20 @@ func (f *FSM) letters(c *command) Result {
 	})
 }
 
-func validLetters(c *command) (Result, bool) {
-	if r, ok := validKey(c.namespace, "-"); !ok {
-		return r, false
+func validLetters(c *command) *Result {
+	if r := validKey(c.namespace, "-"); r != nil {
+		return r
 	}
 	if len(c.more.keys) > MaxBatchItems {
-		return invalid("keys", "%d; at most %d are allowed", len(c.more.keys), MaxBatchItems), false
+		return invalid("keys", "%d; at most %d are allowed", len(c.more.keys), MaxBatchItems)
 	}
 	for _, key := range c.more.keys {
-		if r, ok := validName("keys", key, MaxIDBytes); !ok {
-			return r, false
+		if r := validName("keys", key, MaxIDBytes); r != nil {
+			return r
 		}
 	}
 	if len(c.queue) > MaxQueueBytes {
-		return invalid("queue", "%d bytes; at most %d are allowed", len(c.queue), MaxQueueBytes), false
+		return invalid("queue", "%d bytes; at most %d are allowed", len(c.queue), MaxQueueBytes)
 	}
 	return validRequestID(c.requestID)
 }
@@ -101,14 +101,14 @@ func (f *FSM) redriveOne(letter *target, namespace string) Result {
 	dead, x := e.extra.Dead, e.extra
 	id := dead.GetId()
 	if dead.GetChild() {
-		child, r, ok := childID(id, e.body.due)
-		if !ok {
-			return r
+		child, r := childID(id, e.body.due)
+		if r != nil {
+			return *r
 		}
 		id = child
 	}
 	if x.ExpiryMs != 0 && x.ExpiryMs <= s.clock {
-		return invalid("expiry", "%d has passed", x.ExpiryMs)
+		return *invalid("expiry", "%d has passed", x.ExpiryMs)
 	}
 	t := s.find(namespace, id)
 	if t.pending {

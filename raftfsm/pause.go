@@ -3,23 +3,23 @@ package raftfsm
 // All methods here are called with mu held.
 
 func (f *FSM) reschedule(c *command) Result {
-	if r, ok := validChange(c); !ok {
-		return r
+	if r := validChange(c); r != nil {
+		return *r
 	}
 	kind := byte(requestFireNow)
 	if !c.now {
 		kind = requestReschedule
-		if r, ok := f.s.validDue(c.due, c.isDelay); !ok {
-			return r
+		if r := f.s.validDue(c.due, c.isDelay); r != nil {
+			return *r
 		}
 	}
 	return f.once(kind, c.namespace, c.id, c.requestID, func() Result { return f.rescheduleNow(c) })
 }
 
 // validChange checks what all changes by clients have.
-func validChange(c *command) (Result, bool) {
-	if r, ok := validKey(c.namespace, c.id); !ok {
-		return r, false
+func validChange(c *command) *Result {
+	if r := validKey(c.namespace, c.id); r != nil {
+		return r
 	}
 	return validRequestID(c.requestID)
 }
@@ -30,8 +30,8 @@ func (f *FSM) rescheduleNow(c *command) Result {
 	if !t.pending {
 		return s.notPending(&t)
 	}
-	if r, refused := t.record.expect(c.expected); refused {
-		return r
+	if r := t.record.expect(c.expected); r != nil {
+		return *r
 	}
 	e := s.edit(&t)
 	if c.now {
@@ -39,12 +39,12 @@ func (f *FSM) rescheduleNow(c *command) Result {
 	}
 	if r := e.extra.Repeat; r != nil {
 		if r.HasEnd && c.due > r.EndMs {
-			return invalid("due", "%d is after the end of the repeat, %d", c.due, r.EndMs)
+			return *invalid("due", "%d is after the end of the repeat, %d", c.due, r.EndMs)
 		}
 		r.TickMs, r.BacklogMs = c.due, 0
 	}
 	if e.extra.ExpiryMs != 0 && c.due >= e.extra.ExpiryMs {
-		return invalid("due", "%d is not before the expiry, %d", c.due, e.extra.ExpiryMs)
+		return *invalid("due", "%d is not before the expiry, %d", c.due, e.extra.ExpiryMs)
 	}
 	s.accept(e, c.due)
 	e.renew()
@@ -70,8 +70,8 @@ func (f *FSM) fireNow(t *target, e *edit) Result {
 }
 
 func (f *FSM) pause(t *target, c *command) Result {
-	if r, ok := validChange(c); !ok {
-		return r
+	if r := validChange(c); r != nil {
+		return *r
 	}
 	return f.once(requestPause, t.namespace, t.id, c.requestID, func() Result { return f.pauseNow(t, c) })
 }
@@ -81,8 +81,8 @@ func (f *FSM) pauseNow(t *target, c *command) Result {
 	if !t.pending {
 		return s.notPending(t)
 	}
-	if r, refused := t.record.expect(c.expected); refused {
-		return r
+	if r := t.record.expect(c.expected); r != nil {
+		return *r
 	}
 	e := s.edit(t)
 	if e.extra.Paused {
@@ -97,8 +97,8 @@ func (f *FSM) pauseNow(t *target, c *command) Result {
 }
 
 func (f *FSM) resume(t *target, c *command) Result {
-	if r, ok := validChange(c); !ok {
-		return r
+	if r := validChange(c); r != nil {
+		return *r
 	}
 	return f.once(requestResume, t.namespace, t.id, c.requestID, func() Result { return f.resumeNow(t, c) })
 }
@@ -108,8 +108,8 @@ func (f *FSM) resumeNow(t *target, c *command) Result {
 	if !t.pending {
 		return s.notPending(t)
 	}
-	if r, refused := t.record.expect(c.expected); refused {
-		return r
+	if r := t.record.expect(c.expected); r != nil {
+		return *r
 	}
 	e := s.edit(t)
 	x, repeat := e.extra, e.extra.Repeat
@@ -131,8 +131,8 @@ func (f *FSM) resumeNow(t *target, c *command) Result {
 		if c.revision != t.record.revision {
 			n = nil // it was for what the timer was before
 		}
-		if r, ok := known(n); !ok {
-			return r
+		if r := known(n); r != nil {
+			return *r
 		}
 		repeat.TickMs, repeat.BacklogMs, due, ended = n.TickMs, n.BacklogMs, n.DueMs, n.Ended
 	}

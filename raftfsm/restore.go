@@ -216,11 +216,11 @@ func (d *restoring) record(m *logv1.Record) error {
 	if c == nil || m.Revision > s.index || m.Accepted > s.accepted || m.Accepted == 0 {
 		return fmt.Errorf("a record lacks its timer, or is younger than the snapshot: %w", ErrCorrupt)
 	}
-	if r, ok := validStored(c); !ok {
+	if r := validStored(c); r != nil {
 		return fmt.Errorf("a record with %s: %w", r.Detail, ErrCorrupt)
 	}
 	if r := c.Extra.GetRepeat(); r != nil {
-		if r, ok := validRule(c.Id, r); !ok {
+		if r := validRule(c.Id, r); r != nil {
 			return fmt.Errorf("a record with %s: %w", r.Detail, ErrCorrupt)
 		}
 	}
@@ -246,22 +246,22 @@ func (d *restoring) record(m *logv1.Record) error {
 }
 
 // validStored checks what the indexes assume of a record.
-func validStored(c *logv1.Schedule) (Result, bool) {
+func validStored(c *logv1.Schedule) *Result {
 	namespace := c.Namespace
 	if c.Extra.GetDead() != nil {
 		var ok bool
 		if namespace, ok = strings.CutPrefix(namespace, deadNamespace("")); !ok {
-			return invalid("namespace", "not one of dead letters"), false
+			return invalid("namespace", "not one of dead letters")
 		}
 	}
 	if namespace == "" {
-		return invalid("namespace", "empty"), false
+		return invalid("namespace", "empty")
 	}
-	if r, ok := validKey(namespace, c.Id); !ok {
-		return r, false
+	if r := validKey(namespace, c.Id); r != nil {
+		return r
 	}
 	if len(c.Queue) > MaxQueueBytes {
-		return invalid("queue", "%d bytes", len(c.Queue)), false
+		return invalid("queue", "%d bytes", len(c.Queue))
 	}
 	return validName("queue", strings.TrimPrefix(c.Queue, "\x00"), MaxQueueBytes)
 }
@@ -269,7 +269,7 @@ func validStored(c *logv1.Schedule) (Result, bool) {
 func (d *restoring) finish(m *logv1.Finished) error {
 	s, w := d.s, &d.s.finished
 	key := &logv1.Schedule{Namespace: m.Namespace, Id: m.Id, Queue: m.Queue}
-	if r, ok := validStored(key); !ok {
+	if r := validStored(key); r != nil {
 		return fmt.Errorf("a finished timer with %s: %w", r.Detail, ErrCorrupt)
 	}
 	state := State(m.State)

@@ -54,8 +54,8 @@ func (s *state) keepLeft(e *edit) {
 }
 
 func (f *FSM) complete(t *target, c *command) Result {
-	if r, ok := f.delivered(t, c); !ok {
-		return r
+	if r := f.delivered(t, c); r != nil {
+		return *r
 	}
 	l := life{handed: c.handed, epoch: c.tokenEpoch}
 	if !f.s.table.profiles[t.record.profile].extra {
@@ -73,16 +73,16 @@ func (f *FSM) complete(t *target, c *command) Result {
 		f.settle(t, Fired, false, l)
 		return Result{Revision: f.s.index}
 	}
-	if r, ok := known(c.next()); !ok {
-		return r
+	if r := known(c.next()); r != nil {
+		return *r
 	}
 	return f.goOn(t, e, c.next(), Fired, l)
 }
 
 // known refuses a command about a repeat whose leader did not know where it goes on: its table was behind.
-func known(n *logv1.Next) (Result, bool) {
+func known(n *logv1.Next) *Result {
 	if n == nil {
-		return Result{Code: StaleEpoch, Detail: "the leader did not know that the timer repeats: nothing was changed"}, false
+		return &Result{Code: StaleEpoch, Detail: "the leader did not know that the timer repeats: nothing was changed"}
 	}
 	return validNext(n)
 }
@@ -121,11 +121,11 @@ func (f *FSM) move(e *edit, n *logv1.Next) {
 
 func (f *FSM) retry(t *target, c *command) Result {
 	s := f.s
-	if r, ok := s.validDue(c.due, false); !ok && !c.returned {
-		return r
+	if r := s.validDue(c.due, false); r != nil && !c.returned {
+		return *r
 	}
-	if r, ok := f.delivered(t, c); !ok {
-		return r
+	if r := f.delivered(t, c); r != nil {
+		return *r
 	}
 	e := s.edit(t)
 	e.extra.OutRevision = 0
@@ -169,8 +169,8 @@ func (f *FSM) die(t *target, e *edit, c *command, reason uint32, l life) Result 
 	s, r := f.s, e.extra.Repeat
 	child := false
 	if r != nil {
-		if refused, ok := known(c.next()); !ok {
-			return refused
+		if refused := known(c.next()); refused != nil {
+			return *refused
 		}
 		r.Fired++
 		l.fired = r.Fired
@@ -220,8 +220,8 @@ func (f *FSM) bury(t *target, e *edit, reason uint32, child bool) {
 
 // expire ends a timer whose expiry has passed by the clock of the log.
 func (f *FSM) expire(t *target, c *command) Result {
-	if r, ok := f.undelivered(t, c); !ok {
-		return r
+	if r := f.undelivered(t, c); r != nil {
+		return *r
 	}
 	e := f.s.edit(t)
 	if x := e.extra; x.ExpiryMs == 0 || f.s.clock < x.ExpiryMs || x.Paused {
@@ -233,17 +233,17 @@ func (f *FSM) expire(t *target, c *command) Result {
 
 // delivered says that the target is still at the delivery that a command settles, which no epoch to come can have handed out. A
 // delivery that was out when its timer was paused still counts.
-func (f *FSM) delivered(t *target, c *command) (Result, bool) {
-	if r, ok := validKey(t.namespace, t.id); !ok {
-		return r, false
+func (f *FSM) delivered(t *target, c *command) *Result {
+	if r := validKey(t.namespace, t.id); r != nil {
+		return r
 	}
 	if !f.s.isAt(t, c.revision, c.attempt) {
-		return stale(t), false
+		return stale(t)
 	}
 	if c.tokenEpoch > f.s.epoch {
-		return forged(t, c.tokenEpoch, f.s.epoch), false
+		return forged(t, c.tokenEpoch, f.s.epoch)
 	}
-	return Result{}, true
+	return nil
 }
 
 // isAt says that a token of the revision and attempt is good for the target.
@@ -259,12 +259,12 @@ func (s *state) isAt(t *target, revision uint64, attempt uint32) bool {
 }
 
 // undelivered says that the target is still what a command is about that no delivery stands behind.
-func (f *FSM) undelivered(t *target, c *command) (Result, bool) {
-	if r, ok := validKey(t.namespace, t.id); !ok {
-		return r, false
+func (f *FSM) undelivered(t *target, c *command) *Result {
+	if r := validKey(t.namespace, t.id); r != nil {
+		return r
 	}
 	if !t.pending || t.record.revision != c.revision || t.record.attempt != c.attempt {
-		return stale(t), false
+		return stale(t)
 	}
-	return Result{}, true
+	return nil
 }

@@ -129,8 +129,7 @@ func (f *FSM) stampRetry(epoch uint64, c *logv1.Retry) *Result {
 // staleVerdict refuses what follows from a verdict if the timer has changed or was handed out since.
 func (f *FSM) staleVerdict(epoch uint64, t *target, revision uint64, attempt uint32) *Result {
 	if epoch == f.s.epoch && (!t.pending || t.record.revision != revision || t.record.attempt != attempt) {
-		r := stale(t)
-		return &r
+		return stale(t)
 	}
 	if t.pending && epoch == f.lead.epoch && f.lead.notes.at(t.slot)&noteHanded != 0 {
 		return &Result{Code: StaleToken, Revision: t.record.revision, Detail: "it has been handed out"}
@@ -154,8 +153,7 @@ func (f *FSM) stampDue(due, delay *int64, isDelay *bool) *Result {
 // nothing to wait for it takes one more not to be early.
 func (f *FSM) after(field string, delay int64) (int64, *Result) {
 	if delay < 0 || delay > MaxAheadMillis {
-		r := invalid(field, "%d ms; 0 to %d are allowed", delay, int64(MaxAheadMillis))
-		return 0, &r
+		return 0, invalid(field, "%d ms; 0 to %d are allowed", delay, int64(MaxAheadMillis))
 	}
 	if delay == 0 {
 		return f.lead.clock, nil
@@ -186,12 +184,10 @@ func (f *FSM) staleToken(epoch uint64, t *target, revision uint64, attempt uint3
 		return nil
 	}
 	if !f.s.isAt(t, revision, attempt) {
-		r := stale(t)
-		return &r
+		return stale(t)
 	}
 	if tokenEpoch > epoch {
-		r := forged(t, tokenEpoch, epoch)
-		return &r
+		return forged(t, tokenEpoch, epoch)
 	}
 	if tokenEpoch < epoch && epoch == f.lead.epoch && f.lead.wasHanded(t.slot) {
 		r := Result{Code: StaleToken, Revision: revision, Detail: "it has been handed out again under epoch " + revisionText(epoch)}

@@ -27,11 +27,10 @@ func (f *FSM) stampSchedule(c *logv1.Schedule) *Result {
 // stampFirst finds the first due time of a repeat, unless the client has set it, and anchors a period without a start at it.
 func (f *FSM) stampFirst(c *logv1.Schedule, r *logv1.Repeat) *Result {
 	if f.o.Repeats == nil {
-		refused := invalid("repeat", "not supported by this node")
-		return &refused
+		return invalid("repeat", "not supported by this node")
 	}
-	if refused, ok := validRule(c.Id, r); !ok {
-		return &refused
+	if refused := validRule(c.Id, r); refused != nil {
+		return refused
 	}
 	if c.First {
 		due, ok := f.lead.clock+r.EveryMs+1, true // as after a delay
@@ -39,8 +38,7 @@ func (f *FSM) stampFirst(c *logv1.Schedule, r *logv1.Repeat) *Result {
 			due, ok = f.o.Repeats.Next(r, f.lead.clock)
 		}
 		if !ok {
-			refused := invalid("repeat", "no due time after now, %d", f.lead.clock)
-			return &refused
+			return invalid("repeat", "no due time after now, %d", f.lead.clock)
 		}
 		c.DueMs, c.First = due, false
 	}

@@ -163,9 +163,14 @@ func (s *state) write(slot uint32, r *record, c *body) {
 	s.count(r, 1)
 }
 
-// count counts a timer by what its profile says.
+// count counts a timer by what its profile says. There is nothing to count of most.
 func (s *state) count(r *record, n int) {
-	p := &s.table.profiles[r.profile]
+	if p := &s.table.profiles[r.profile]; p.parked || s.load.seconds != nil {
+		s.countRare(p, r, n)
+	}
+}
+
+func (s *state) countRare(p *profile, r *record, n int) {
 	switch {
 	case !p.parked:
 		s.load.add(r.nextDue, n)
