@@ -69,7 +69,7 @@ func printExplanation(w io.Writer, f format, x client.Explanation, now time.Time
 	case t.TimeLeft > 0:
 		head = append(head, row{"time left", spanText(t.TimeLeft) + " (frozen)"})
 	}
-	head = append(head, row{"repeat", repeatText(t.Repeat)}, row{"target", shown(target(t.Timer))}, row{"shard", fmt.Sprint(t.Shard)})
+	head = append(head, row{"repeat", repeatText(t.Repeat)}, row{"fired", firedText(t)}, row{"target", shown(target(t.Timer))}, row{"shard", fmt.Sprint(t.Shard)})
 	if err := printOne(w, f, nil, head); err != nil {
 		return err
 	}

@@ -211,7 +211,7 @@ func TestWords(t *testing.T) {
 // missing is the first text that is not there, each behind the one before; "" if all are. However much space there is
 // between words does not count.
 func missing(out string, wants []string, whole bool) string {
-	rest := "\n" + strings.Join(strings.FieldsFunc(strings.Map(oneSpace, out), func(r rune) bool { return r == '\n' }), "\n")
+	rest := "\n" + strings.Join(strings.FieldsFunc(strings.Map(oneSpace, out), func(r rune) bool { return r == '\n' }), "\n") + "\n"
 	rest = regexp.MustCompile(` +`).ReplaceAllString(rest, " ")
 	for _, want := range wants {
 		var parts []string
@@ -219,8 +219,11 @@ func missing(out string, wants []string, whole bool) string {
 			parts = append(parts, regexp.QuoteMeta(part))
 		}
 		pattern := strings.Join(parts, `[^\n]*?`)
-		if whole {
+		switch {
+		case whole:
 			pattern = `\n` + pattern
+		case regexp.MustCompile(`^\d+$`).MatchString(want): // a count is all of its line
+			pattern = `\n` + pattern + `\n`
 		}
 		at := regexp.MustCompile(pattern).FindStringIndex(rest)
 		if at == nil {

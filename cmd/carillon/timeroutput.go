@@ -165,6 +165,14 @@ func overlapText(r client.Repeat) string {
 	return ""
 }
 
+// firedText counts the due times of a repeat that were fired; nothing if it is none.
+func firedText(t client.TimerStatus) string {
+	if t.Fired == 0 && t.Repeat == (client.Repeat{}) {
+		return ""
+	}
+	return fmt.Sprint(t.Fired)
+}
+
 // retryText says how a delivery is tried again.
 func retryText(r client.RetryPolicy) string {
 	if r == (client.RetryPolicy{}) {
@@ -190,10 +198,7 @@ func timerRows(t client.TimerStatus, now time.Time) []row {
 	case t.TimeLeft > 0:
 		rows = append(rows, row{"time left", spanText(t.TimeLeft) + " (frozen)"})
 	}
-	rows = append(rows, row{"repeat", repeatText(t.Repeat)})
-	if t.Fired > 0 || t.Repeat != (client.Repeat{}) {
-		rows = append(rows, row{"fired", fmt.Sprint(t.Fired)})
-	}
+	rows = append(rows, row{"repeat", repeatText(t.Repeat)}, row{"fired", firedText(t)})
 	guarantee := ""
 	if t.AtMostOnce {
 		guarantee = "at most once"
