@@ -24,7 +24,7 @@ func (e *Exec) Extend(tokens []raftfsm.Token, leases []int64) []int64 {
 		if ends[i] < s.at {
 			e.rearm = append(e.rearm, ref.Slot) // else the wheel brings it out earlier, and it is put back
 		}
-		s.at = ends[i]
+		s.moveEnd(ends[i])
 	}
 	rearm = len(e.rearm) - rearm
 	e.mu.Unlock()

@@ -1,6 +1,10 @@
 package executor
 
-import "github.com/carillon-timers/carillon/raftfsm"
+import (
+	"math"
+
+	"github.com/carillon-timers/carillon/raftfsm"
+)
 
 // slotState is what the executor knows of a slot that has come out of the wheel under the present epoch. The zero value
 // is a slot that has not.
@@ -8,16 +12,25 @@ type slotState struct {
 	revision uint64
 	// at is, in ready and held, the tick at which the slot comes out of the wheel again; in out, the end of the lease.
 	at int64
-	// handed is when it was handed out, Unix milliseconds; 0 if that is not known (state out).
-	handed int64
 	// record is what was handed out (state out), or will be (ahead).
 	record *raftfsm.Record
 	// list is where the slot waits (state ready).
-	list  *readyList
+	list *readyList
+	// span is how long before at it was handed out, in milliseconds (state out).
+	span  uint32
 	state stateKind
 	// lapsed: its lease is over, and its Retry was proposed (state out). asked: another command was, and until at it is left alone
 	// (state held); ahead: that is its completion.
 	lapsed, asked, ahead bool
+}
+
+// handed is when the slot was handed out, Unix milliseconds (state out).
+func (s *slotState) handed() int64 { return s.at - int64(s.span) }
+
+// moveEnd moves the end of the lease (state out).
+func (s *slotState) moveEnd(at int64) {
+	s.span = uint32(min(max(0, at-s.handed()), math.MaxUint32))
+	s.at = at
 }
 
 type stateKind uint8
@@ -37,7 +50,7 @@ const (
 
 const (
 	slotPage = 64
-	// sparePages is how many empty pages a table keeps: 3 KiB each.
+	// sparePages is how many empty pages a table keeps: 2.5 KiB each.
 	sparePages = 64
 )
 

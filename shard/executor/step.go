@@ -324,7 +324,7 @@ func (e *Exec) place(slot uint32, info *raftfsm.DueInfo, now, micros int64, w *w
 func (e *Exec) adopt(slot uint32, info *raftfsm.DueInfo, now int64) int64 {
 	at := later(now, info.Lease)
 	if record := e.o.Table.Record(slot); record != nil && record.Revision == info.Revision {
-		e.slots.put(slot, slotState{revision: info.Revision, at: at, record: record, state: stateOut})
+		e.slots.put(slot, slotState{revision: info.Revision, at: at, span: uint32(at - now), record: record, state: stateOut})
 	}
 	return at
 }
@@ -341,9 +341,9 @@ func (e *Exec) lease(s *slotState, info *raftfsm.DueInfo, now int64, w *work) in
 	s.lapsed = true
 	w.settle(e, &raftfsm.Command{Kind: &logv1.Command_Retry{Retry: &logv1.Retry{
 		Namespace: s.record.Namespace, Id: s.record.ID, Revision: s.revision, Attempt: s.record.Attempt,
-		TokenEpoch: e.epoch, HandedMs: s.handed, Error: "lease lapsed", Lapsed: true,
+		TokenEpoch: e.epoch, HandedMs: s.handed(), Error: "lease lapsed", Lapsed: true,
 	}}})
-	s.at = later(now, min(info.Lease, settleAgainMax))
+	s.moveEnd(later(now, min(info.Lease, settleAgainMax)))
 	return s.at
 }
 

@@ -129,7 +129,7 @@ func (e *Exec) handOut(entry readyEntry, record *raftfsm.Record, now reading) De
 	if s.at > leaseEnd {
 		e.rearm = append(e.rearm, entry.slot)
 	}
-	s.state, s.list, s.record, s.at, s.handed = stateOut, nil, record, leaseEnd, now.millis
+	s.state, s.list, s.record, s.at, s.span = stateOut, nil, record, leaseEnd, uint32(record.Retry.Lease)
 	e.slots.put(entry.slot, s)
 	e.observe(entry, record, now)
 	d := Delivery{Record: record, Token: e.token(record), HandedOut: now.millis, LeaseEnd: leaseEnd}
