@@ -36,16 +36,23 @@ func TestCallsAreJoined(t *testing.T) {
 		}
 		c.took()
 		var callers sync.WaitGroup
-		for _, id := range ids("few", 400) {
+		call := func(id string) {
 			callers.Go(func() { _, _ = cl.Schedule(t.Context(), client.Timer{ID: id, Queue: "q"}) })
+		}
+		call("first")
+		synctest.Wait()
+		for i, id := range ids("few", 400) {
+			if call(id); i%100 == 0 {
+				synctest.Wait()
+			}
 		}
 		callers.Wait()
 		batches := map[int]int{} // by size
 		for _, s := range c.took() {
 			batches[s.batch]++
 		}
-		if batches[1] != 1 || batches[399] != 399 {
-			t.Errorf("400 concurrent calls: how many travelled in batches of which size: %v", batches)
+		if batches[1] != 1 || batches[400] != 400 {
+			t.Errorf("400 calls beside one in flight: how many travelled in batches of which size: %v", batches)
 		}
 		begin = time.Now()
 		for _, id := range ids("t", 2500) {

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"runtime"
 	"sync"
 	"sync/atomic"
 )
@@ -81,14 +82,13 @@ func (l *lane) submit(attempts []*attempt) {
 		l.bytes += a.size
 	}
 	for l.mayLocked(l.inFlight) {
-		batch := l.takeLocked()
-		if len(batch) == 0 {
-			return
-		}
 		l.inFlight++
-		if !l.spawn(func() { l.run(batch) }) {
+		if !l.spawn(l.run) {
 			l.inFlight--
-			failAll(batch, ErrClosed)
+			for batch := l.takeLocked(); len(batch) > 0; batch = l.takeLocked() {
+				failAll(batch, ErrClosed)
+			}
+			return
 		}
 	}
 }
@@ -99,15 +99,15 @@ func (l *lane) mayLocked(others int) bool {
 	return others == 0 || full && others < l.window
 }
 
-// run sends batch after batch until nothing waits.
-func (l *lane) run(batch []*attempt) {
+// run sends batch after batch until nothing waits. Before each it lets others run once: the callers of the batch that was
+// answered come back one after the other, and the first of them would travel alone.
+func (l *lane) run() {
 	for {
-		l.send(batch)
+		runtime.Gosched()
 		l.mu.Lock()
-		if l.mayLocked(l.inFlight - 1) {
+		var batch []*attempt
+		if l.mayLocked(l.inFlight - 1) { // else another sender takes what waits
 			batch = l.takeLocked()
-		} else {
-			batch = nil // another sender takes what waits
 		}
 		if len(batch) == 0 {
 			l.inFlight--
@@ -115,6 +115,7 @@ func (l *lane) run(batch []*attempt) {
 			return
 		}
 		l.mu.Unlock()
+		l.send(batch)
 	}
 }
 
