@@ -154,7 +154,8 @@ func (e *LettersError) Unwrap() error { return e.Failed[0].Err }
 
 // Redrive makes dead letters timers again: due at once, without failed attempts, under their own ID; a due time of a repeat
 // that lives on under the ID that OverlapAllow would give it. It returns how many; the error is nil if none was refused,
-// else a *LettersError, or one that ended the call: *InvalidError, *OverloadedError, ErrUnavailable, ErrUnknown, ErrClosed.
+// else a *LettersError, or one that ended the call, after what was counted so far: *InvalidError, *OverloadedError,
+// ErrUnavailable, ErrUnknown, ErrClosed.
 func (c *Client) Redrive(ctx context.Context, l Letters) (int64, error) {
 	return c.letters(ctx, "redrive", l, func(ctx context.Context, e *endpoint, keys []string, requestID string) (lettersAnswer, error) {
 		return e.deliveries.Redrive(ctx, &carillonv1.RedriveRequest{

@@ -182,6 +182,28 @@ func ExampleRetryAfter() {
 	// Output: the mail server is busy
 }
 
+// A handler says what is to become of a delivery that it cannot deal with.
+func ExampleRefuse() {
+	begun := true
+	handler := func(ctx context.Context, d client.Delivery) error {
+		switch {
+		case !begun: // this process has other things to do: others get it, and no attempt is counted
+			return client.ErrGiveBack
+		case len(d.Payload) == 0: // it will never work: the dead letters
+			return client.Refuse(errors.New("no payload"))
+		case d.Last: // the last attempt: after it come the dead letters
+			return errors.New("given up")
+		}
+		return nil
+	}
+	fmt.Println(handler(context.Background(), client.Delivery{ID: "a"}))
+	begun = false
+	fmt.Println(handler(context.Background(), client.Delivery{ID: "b"}))
+	// Output:
+	// no payload
+	// given back
+}
+
 var errBusy = errors.New("the mail server is busy")
 
 func send(context.Context, []byte) error { return errBusy }

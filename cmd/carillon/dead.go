@@ -138,7 +138,7 @@ func lettersCommand(use lettersUse) *cobra.Command {
 		Use:   use.name + " (KEY... | --all [--queue QUEUE])",
 		Short: use.short,
 		Long:  use.long + "\n\nKEYs are those that \"carillon dead list\" shows. If some stay dead, the exit code is 1 (3 if the first is not known).",
-		Example: fmt.Sprintf(`  carillon dead %[1]s 0000000000000a1b00000000
+		Example: fmt.Sprintf(`  carillon dead %[1]s 13-000000000000000900000001
   carillon dead %[1]s --all --queue mail
   carillon dead list -o json | jq -r '.[].key' | xargs carillon dead %[1]s`, use.name),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -308,6 +308,31 @@ func TestOptionsFields(t *testing.T) {
 	}
 }
 
+// The Go examples that it names are there.
+func TestOptionsGoExamples(t *testing.T) {
+	text, err := os.ReadFile("OPTIONS.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tests strings.Builder
+	for _, name := range []string{"example_test.go", "example_options_test.go"} {
+		source, err := os.ReadFile(filepath.Join("../../client", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tests.Write(source)
+	}
+	names := regexp.MustCompile("`(Example\\w+)`").FindAllStringSubmatch(string(text), -1)
+	for _, name := range names {
+		if !strings.Contains(tests.String(), "func "+name[1]+"()") {
+			t.Errorf("client has no %s", name[1])
+		}
+	}
+	if len(names) < 8 {
+		t.Errorf("only %d examples", len(names))
+	}
+}
+
 // The commands of the README are understood and do something; those that wait for deliveries are left out.
 func TestReadmeExamples(t *testing.T) {
 	startNode(t)
