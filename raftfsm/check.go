@@ -121,7 +121,7 @@ func (s *state) checkExtra(namespace string, r *record, c *body) error {
 		return fmt.Errorf("its queue is %q, its webhook %q", p.queue, x.GetWebhook())
 	case !x.GetPaused() && (x.GetFrozen() || x.GetOutRevision() != 0 || x.GetPausedMs() != 0) || !x.GetFrozen() && x.GetLeftMs() != 0:
 		return errors.New("it is not paused, or not frozen, and has what only such timers have")
-	case x.GetOutRevision() >= r.revision && x.GetOutRevision() != 0 || len(x.GetFailures()) > maxFailures:
+	case x.GetOutRevision() > r.revision || len(x.GetFailures()) > maxFailures:
 		return errors.New("a delivery that is out is younger than its pause, or too many failures are kept")
 	}
 	if rep := x.GetRepeat(); rep != nil {

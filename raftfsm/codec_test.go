@@ -33,6 +33,40 @@ func sampleEntry() *logv1.Entry {
 	return e
 }
 
+// rareEntry has what few timers have, and the commands that are rare.
+func rareEntry() *logv1.Entry {
+	e := begin(1, 1000)
+	timer := func(id string, x *logv1.Extra) *Command {
+		c := schedule(id, 900).GetSchedule()
+		c.Extra, c.Retry = x, &logv1.RetryPolicy{MaxAttempts: 1}
+		return scheduleOf(c)
+	}
+	repeat := func(overlap uint32) *logv1.Repeat {
+		return &logv1.Repeat{EveryMs: 100, StartMs: 900, Misfire: misfireOne, Overlap: overlap, TickMs: 900}
+	}
+	next := &logv1.Next{TickMs: 1100, DueMs: 1110}
+	again := retry("p", 1, 0, 1)
+	again.GetRetry().DueMs, again.GetRetry().Error, again.GetRetry().Next = 1500, "boom", next
+	dead := retry("x", 1, 0, 1)
+	dead.GetRetry().DueMs, dead.GetRetry().HandedMs = 1500, 990
+	acked := complete("r", 1, 0, 1)
+	acked.GetComplete().Next = next
+	e.Commands = []*Command{
+		timer("x", &logv1.Extra{ExpiryMs: 5000, AtMostOnce: true}), timer("r", &logv1.Extra{Repeat: repeat(overlapSkip), WindowMs: 50}),
+		timer("s", &logv1.Extra{Repeat: repeat(overlapAllow)}), timer("p", &logv1.Extra{Repeat: repeat(overlapOne)}), timer("f", nil),
+		{Kind: &logv1.Command_Atomic{Atomic: &logv1.Atomic{Commands: []*Command{schedule("b1", 2), schedule("b2", 3)}}}},
+		dead, acked, again,
+		{Kind: &logv1.Command_Advance{Advance: &logv1.Advance{Id: "s", Revision: 1, Next: next, SpawnMs: []int64{900, 1000}}}},
+		{Kind: &logv1.Command_Pause{Pause: &logv1.Pause{Id: "f", Freeze: true, Firing: true}}},
+		{Kind: &logv1.Command_Pause{Pause: &logv1.Pause{Id: "r"}}},
+		{Kind: &logv1.Command_Resume{Resume: &logv1.Resume{Id: "r", Next: next, Revision: 1}}},
+		{Kind: &logv1.Command_Expire{Expire: &logv1.Expire{Id: "x", Revision: 1}}},
+		{Kind: &logv1.Command_Redrive{Redrive: &logv1.Redrive{Limit: 1}}},
+		{Kind: &logv1.Command_Purge{Purge: &logv1.Purge{Keys: []string{"none"}}}},
+	}
+	return e
+}
+
 func TestEntryRoundTrip(t *testing.T) {
 	t.Parallel()
 	want := sampleEntry()
@@ -162,12 +196,13 @@ func FuzzParseToken(f *testing.F) {
 // What decodes must apply without a panic, twice the same, whatever is in it.
 func FuzzDecodeEntry(f *testing.F) {
 	f.Add(EncodeEntry(sampleEntry(), nil))
+	f.Add(EncodeEntry(rareEntry(), nil))
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		if len(b) > entryHeader {
 			b = envelope(b[1], b[2], b[entryHeader:]) // past the checksum
 		}
-		first, second := New(Options{}), New(Options{})
+		first, second := New(Options{Repeats: grid{}}), New(Options{})
 		one, err := first.Apply(1, b)
 		if err != nil {
 			return
@@ -184,6 +219,7 @@ func FuzzDecodeEntry(f *testing.F) {
 		}
 		if e, err := DecodeEntry(b); err == nil {
 			first.Stamp(e.Epoch, 0, e.Commands)
+			first.ReleaseHolds(e.Commands)
 		}
 		if err := first.Check(); err != nil {
 			t.Fatal(err)

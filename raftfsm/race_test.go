@@ -109,6 +109,10 @@ func readAll(f *FSM) {
 	f.Stats()
 	f.Hash()
 	f.Record(3)
+	f.List(ListQuery{Count: true, Filter: &logv1.Filter{Queue: "q"}})
+	if _, err := f.Forecast(ForecastQuery{Step: 1000, Steps: 10}); err != nil {
+		panic(err)
+	}
 }
 
 func snapshotAndRestore(t *testing.T, f *FSM) {

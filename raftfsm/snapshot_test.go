@@ -16,12 +16,26 @@ import (
 func sample(t *testing.T) *replica {
 	r := newReplica(t, Options{})
 	r.apply(sampleEntry())
+	rare := rareEntry()
+	rare.Epoch, rare.Commands = 2, rare.Commands[:len(rare.Commands)-2]
+	for _, c := range rare.Commands {
+		// The tokens are of the entry that these timers come with.
+		switch k := c.Kind.(type) {
+		case *logv1.Command_Retry:
+			k.Retry.Revision = 2
+		case *logv1.Command_Complete:
+			k.Complete.Revision = 2
+		case *logv1.Command_Advance:
+			k.Advance.Revision = 2
+		}
+	}
+	r.apply(rare)
 	for i := range 6 {
 		c := schedule(fmt.Sprint("t", i), int64(5000-i%3)).GetSchedule()
 		c.RequestId, c.Payload = []byte{byte('0' + i)}, bytes.Repeat([]byte{byte(i)}, i)
-		r.apply(&logv1.Entry{Epoch: 1, ClockMs: 1000 + int64(i), Commands: []*Command{scheduleOf(c)}})
+		r.apply(&logv1.Entry{Epoch: 2, ClockMs: 1000 + int64(i), Commands: []*Command{scheduleOf(c)}})
 	}
-	r.apply(&logv1.Entry{Epoch: 1, ClockMs: 2000, Commands: []*Command{cancel("t1"), cancel("t3"), cancel("t2"), schedule("t3", 7000)}})
+	r.apply(&logv1.Entry{Epoch: 2, ClockMs: 2000, Commands: []*Command{cancel("t1"), cancel("t3"), cancel("t2"), schedule("t3", 7000)}})
 	return r
 }
 
