@@ -99,11 +99,12 @@ func (a *fdAlarm) wait() {
 	if !a.sharp {
 		return
 	}
-	now := int64(time.Since(a.start))
+	now, lead := int64(time.Since(a.start)), a.lead.Load()
 	if rings := a.rings.Swap(0); rings > 0 && now >= rings {
 		a.learn(time.Duration(now - rings))
 	}
-	for now < a.due.Load() {
+	// If more than the lead is left it rang for no reason: a wake-up that was cut short set the descriptor only now.
+	for left := a.due.Load() - now; left > 0 && left <= lead; left = a.due.Load() - now {
 		now = int64(time.Since(a.start))
 	}
 }
