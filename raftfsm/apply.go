@@ -134,7 +134,7 @@ func (f *FSM) applyCommand(e *entry, c *command) Result {
 // armUnchanged arms the slot of a timer whose hold was lifted and which stayed as it was.
 func (f *FSM) armUnchanged(t *target) {
 	if f.s.unchanged(t) {
-		f.arm(t.slot, &t.record)
+		f.arm(t.slot, f.s.table.at(t.slot)) // as it is now: what was changed may lie where it lay before
 	}
 }
 

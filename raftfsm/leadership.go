@@ -20,6 +20,8 @@ type leadership struct {
 	// first has taken the timer away). A timer that comes takes its holds over.
 	absent map[timerKey]note
 	holds  holds
+	// spawns is what one call of Stamp has let become timers.
+	spawns spawns
 }
 
 // note is the flags of a slot and, below them, the number of commands that hold it.

@@ -28,6 +28,7 @@ func (f *FSM) Stamp(epoch uint64, nowMs int64, cmds []*Command) (clock int64, re
 		f.enter(epoch)
 		f.push()
 	}
+	f.lead.spawns = spawns{}
 	rejected = make([]*Result, len(cmds))
 	for i, c := range cmds {
 		rejected[i] = f.stamp(epoch, c)

@@ -67,9 +67,9 @@ func (f *FSM) settled(t *target) *logv1.Next {
 	if e.body.due >= r.TickMs {
 		due, ok = f.o.Repeats.Next(r, r.TickMs)
 	} // else it was fired ahead of its time, which is still to come
-	if !ok || due > clock || due <= r.BacklogMs {
+	if !ok || due > clock || inBacklog(r, due) {
 		n := f.nextAt(t, e, due, ok)
-		if ok && due <= r.BacklogMs {
+		if ok && inBacklog(r, due) {
 			n.DueMs, n.BacklogMs = due, r.BacklogMs
 		}
 		return n
@@ -122,8 +122,11 @@ func (f *FSM) caughtUp(t *target, e *edit, now int64) *logv1.Next {
 // stands says that the due time of a repeat, as it stands, is nothing to catch up with: it is to come, or has been decided about.
 func (e *edit) stands(now int64) bool {
 	r := e.extra.Repeat
-	return e.body.due < r.TickMs || e.body.due > now || r.TickMs <= r.BacklogMs
+	return e.body.due < r.TickMs || e.body.due > now || inBacklog(r, r.TickMs)
 }
+
+// inBacklog says that a due time was missed and is to be fired all the same. A backlog of 0 is none: it does not reach back before 1970.
+func inBacklog(r *logv1.Repeat, due int64) bool { return r.BacklogMs != 0 && due <= r.BacklogMs }
 
 // resumed is where a paused repeat goes on; nil if it does not repeat, or Apply needs no leader to know.
 func (f *FSM) resumed(t *target) *logv1.Next {
@@ -157,6 +160,7 @@ func (f *FSM) missed(c *body, now int64) bool {
 	if r.FixedDelay {
 		return tooLate(r, e.lateness(now))
 	}
+	r.MaxCatchUp = min(r.MaxCatchUp, 2) // what else was missed is for Stamp to find
 	turn := f.o.Repeats.Turn(r, e.lateness(now))
 	return len(turn.Fire) != 1 || turn.Fire[0] != r.TickMs
 }
@@ -191,10 +195,27 @@ func (f *FSM) stampAdvance(epoch uint64, c *logv1.Advance) *Result {
 			c.Next = f.nextAt(&t, e, r.TickMs, true)
 		default:
 			turn := f.o.Repeats.Turn(r, now)
-			c.SpawnMs = turn.Fire
-			c.Next = f.nextAt(&t, e, turn.Next, !turn.Ended)
+			n := f.lead.spawns.take(&e.body, len(turn.Fire))
+			if c.SpawnMs = turn.Fire[:n]; n < len(turn.Fire) {
+				c.Next = &logv1.Next{TickMs: turn.Fire[n], DueMs: turn.Fire[n]} // it is due, and goes on there in the next entry
+			} else {
+				c.Next = f.nextAt(&t, e, turn.Next, !turn.Ended)
+			}
 		}
 	}
 	c.Hold = f.hold(epoch, &t)
 	return nil
+}
+
+// spawns is what the due times of one entry that become timers take.
+type spawns struct{ timers, bytes int }
+
+// take is how many of so many due times may become timers in this entry: together no more than a batch may have, but of each repeat
+// one at least.
+func (s *spawns) take(c *body, most int) int {
+	size := 1 + len(c.payload) + len(c.headers) + len(c.labels)
+	n := min(most, max(1, min(MaxBatchItems-s.timers, (MaxBatchBytes-s.bytes)/size)))
+	s.timers += n
+	s.bytes += n * size
+	return n
 }
