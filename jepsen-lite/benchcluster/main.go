@@ -1,4 +1,4 @@
-// Command benchcluster starts three real server processes on loopback, puts the loads of the targets T5 to T11 on them
+// Command benchcluster starts three real server processes on loopback, puts the loads of the targets T5 to T13 on them
 // with `carillon bench`, kills and stops nodes, and prints one Markdown table with the targets beside what was measured.
 package main
 
@@ -33,9 +33,9 @@ func main() {
 	var o options
 	flag.StringVar(&o.binary, "binary", "bin/carillon", "the `carillon` to run")
 	flag.StringVar(&o.json, "json", "", "also write the results to this `file`, as JSON")
-	flag.StringVar(&o.only, "only", "", "only these `steps`, parted by commas: schedule, cancel, fire, drain, burst, kill, freeze, stop, memory")
+	flag.StringVar(&o.only, "only", "", "only these `steps`, parted by commas: schedule, cancel, fire, drain, burst, kill, freeze, stop, memory, growth, pressure")
 	flag.DurationVar(&o.duration, "duration", 5*time.Second, "how long each load lasts")
-	flag.IntVar(&o.pending, "pending", 1_000_000, "how many timers are pending for the memory and the restart")
+	flag.IntVar(&o.pending, "pending", 1_000_000, "how many timers are pending for the memory, the restart and the growth of costs")
 	flag.IntVar(&o.drain, "drain", 200_000, "how many timers are overdue for the sustained fires")
 	flag.IntVar(&o.shards, "shards", 16, "shards of the cluster")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "gives up after this")
@@ -75,6 +75,8 @@ var steps = []struct {
 	{"freeze", false, (*session).freeze},
 	{"stop", false, (*session).planned},
 	{"memory", true, (*session).memory},
+	{"growth", true, (*session).growth},
+	{"pressure", false, (*session).pressure}, // it starts one of its own
 }
 
 // plan returns which steps run.

@@ -11,12 +11,14 @@ import (
 
 // Measure is one line of a report of `carillon bench`; the names are those of its JSON.
 type Measure struct {
-	Name  string  `json:"name"`
-	Count int64   `json:"count"`
-	Rate  float64 `json:"rate"`
-	P50   float64 `json:"p50_ms"`
-	P99   float64 `json:"p99_ms"`
-	Max   float64 `json:"max_ms"`
+	Name  string `json:"name"`
+	Count int64  `json:"count"`
+	// Failed are those that the load asked for in vain.
+	Failed int64   `json:"errors"`
+	Rate   float64 `json:"rate"`
+	P50    float64 `json:"p50_ms"`
+	P99    float64 `json:"p99_ms"`
+	Max    float64 `json:"max_ms"`
 }
 
 // Report is what `carillon bench -o json` prints, as far as it is of use here.

@@ -2,6 +2,7 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -130,6 +131,28 @@ func (p *Process) RSS() (int64, error) {
 		}
 	}
 	return 0, fmt.Errorf("memory of %s: the system does not say", p.Name)
+}
+
+// ProcessorTime is what the process has used since its start, in the system's ticks of 10 ms.
+func (p *Process) ProcessorTime() (time.Duration, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.PID()))
+	if err != nil {
+		return 0, fmt.Errorf("processor time of %s: %w", p.Name, err)
+	}
+	// The fields after the name, which may contain anything but ends at the last parenthesis.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	var ticks int64
+	for _, i := range []int{11, 12} { // user and system
+		if i >= len(fields) {
+			return 0, fmt.Errorf("processor time of %s: the system does not say", p.Name)
+		}
+		n, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("processor time of %s: %w", p.Name, err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * 10 * time.Millisecond, nil
 }
 
 // StopAll stops processes at once and waits for all.
