@@ -229,3 +229,36 @@ func TestForecastRows(t *testing.T) {
 		}
 	}
 }
+
+// The last part of a window may be a millisecond: it is no second.
+func TestWindowEndsWithinASecond(t *testing.T) {
+	t.Parallel()
+	for _, window := range []int64{1000, 1500, 10_000, -1000} {
+		start := int64(100_700)
+		if window < 0 {
+			start, window = 100_000, -window
+		}
+		r := newReplica(t, Options{})
+		var cmds []*Command
+		for i := range 1000 {
+			c := schedule(fmt.Sprintf("spread-%d", i), start).GetSchedule()
+			c.Extra = &logv1.Extra{WindowMs: window}
+			cmds = append(cmds, scheduleOf(c))
+		}
+		e, _ := r.stamped(1, 2000, cmds...)
+		r.apply(e)
+		rows, err := r.f.Forecast(ForecastQuery{From: start, Step: 100, Steps: int(window/100) + 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		counts, fair := rows[0].Counts, 1000*100/window
+		for i, n := range counts[:len(counts)-1] {
+			if n > fair*2+8 || n < fair/3-4 {
+				t.Errorf("window %d: the part %d of 100 ms has %d timers, fair is %d", window, i, n, fair)
+			}
+		}
+		if last := counts[len(counts)-1]; last > 12 {
+			t.Errorf("window %d: its last millisecond has %d timers", window, last)
+		}
+	}
+}

@@ -121,13 +121,37 @@ func (s *state) place(tick, window, expiry int64, salt uint64) int64 {
 			}
 		})
 	}
-	from, to := secondOf(tick), secondOf(last)
-	second := s.load.least(from, to, from+int64(salt%uint64(to-from+1)))
-	low, high := max(tick, second*1000), min(last, second*1000+999)
+	low, high := s.load.choose(tick, last, salt)
 	due := low + int64(salt>>32%uint64(high-low+1))
 	s.load.placed = append(s.load.placed, due)
 	s.load.add(due, 1)
 	return due
+}
+
+// choose is the part of a second, from tick to last, that has the fewest timers for its length. Only the first and the last can be
+// shorter than a second: a window that ends a millisecond into one is not to put a whole second's share there.
+func (l *load) choose(tick, last int64, salt uint64) (low, high int64) {
+	part := func(second int64) (low, high int64) { return max(tick, second*1000), min(last, second*1000+999) }
+	from, to := secondOf(tick), secondOf(last)
+	first, end := from, to
+	if low, high = part(from); high-low < 999 {
+		first++
+	}
+	if low, high := part(to); high-low < 999 {
+		end--
+	}
+	best := from
+	if first <= end {
+		best = l.least(first, end, first+int64(salt%uint64(end-first+1)))
+	}
+	low, high = part(best)
+	for _, second := range [2]int64{from, to} {
+		a, b := part(second)
+		if int64(l.seconds[second]+1)*(high-low+1) < int64(l.seconds[best]+1)*(b-a+1) {
+			best, low, high = second, a, b
+		}
+	}
+	return low, high
 }
 
 // forgetPlaced is called when a Stamp is over: what becomes of its due times is for Apply to say.
