@@ -347,9 +347,10 @@ func (e *Exec) lease(s *slotState, info *raftfsm.DueInfo, now int64, w *work) in
 	return s.at
 }
 
-// expiring is when a slot that has nothing to do before at is to leave the wheel: not later than it expires.
+// expiring is when a slot that has nothing to do before at is to leave the wheel: not later than it expires. One that is held is armed
+// by the end of the hold.
 func expiring(info *raftfsm.DueInfo, now, at int64) int64 {
-	if info.Expiry == 0 {
+	if info.Expiry == 0 || info.Held {
 		return at
 	}
 	return min(at, max(info.Expiry, now+1))
