@@ -163,12 +163,12 @@ func (f *FSM) cancelNow(t *target, c *command) Result {
 	if r := s.cancelDecided(t, c); r != nil {
 		return *r
 	}
-	firing, fired := c.firing, int64(0)
+	firing, l := c.firing, life{}
 	if s.table.profiles[t.record.profile].extra {
 		x := s.edit(t).extra
-		firing, fired = firing || x.OutRevision != 0, x.GetRepeat().GetFired()
+		firing, l.fired, l.failures = firing || x.OutRevision != 0, x.GetRepeat().GetFired(), x.Failures
 	}
-	f.settle(t, Cancelled, firing, life{fired: fired})
+	f.settle(t, Cancelled, firing, l)
 	if firing {
 		return Result{Revision: s.index, Answer: AnswerFiring}
 	}

@@ -69,7 +69,7 @@ func (s *state) finishedSum(seq uint64) uint64 {
 	b = appendNumbers(b, seq, it.revision, uint64(it.due), uint64(it.created), uint64(it.at), uint64(it.attempt),
 		uint64(it.state), firing)
 	if c, i := s.finished.chunk(seq); c.items[i].lifeLen > 0 {
-		b = append(append(b, c.lifeBytes(i)...), c.items[i].lifeLen)
+		b = append(appendNumbers(b, uint64(c.items[i].lifeLen)), c.lifeBytes(i)...)
 		b[0] = 5
 	}
 	s.scratch = b

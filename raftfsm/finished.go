@@ -3,6 +3,8 @@ package raftfsm
 import (
 	"encoding/binary"
 	"fmt"
+
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 )
 
 const (
@@ -17,7 +19,12 @@ type life struct {
 	handed int64
 	epoch  uint64
 	fired  int64
+	// failures are the attempts that failed.
+	failures []*logv1.Failure
 }
+
+// maxFinishedFailureBytes is how much is kept of what each failed attempt of a finished timer said.
+const maxFinishedFailureBytes = 100
 
 // finishedItem is a finished timer, without pointers; its texts lie in the chunk, and its life behind them.
 type finishedItem struct {
@@ -25,7 +32,8 @@ type finishedItem struct {
 	due, created, at  int64
 	attempt, text     uint32
 	namespaceLen, len uint8
-	queueLen, lifeLen uint8
+	queueLen          uint8
+	lifeLen           uint16
 	state             State
 	firing            bool
 }
@@ -66,8 +74,9 @@ func (c *finishedChunk) life(i uint64) life {
 	ago, n := binary.Varint(b)
 	b = b[n:]
 	epoch, n := binary.Uvarint(b)
-	fired, _ := binary.Varint(b[n:])
-	l := life{epoch: epoch, fired: fired}
+	b = b[n:]
+	fired, n := binary.Varint(b)
+	l := life{epoch: epoch, fired: fired, failures: decodeExtra(b[n:]).GetFailures()}
 	if ago != 0 {
 		l.handed = it.at + 1 - ago
 	}
@@ -76,7 +85,7 @@ func (c *finishedChunk) life(i uint64) life {
 
 // append writes a life behind the texts of an item that ended at an instant.
 func (l life) append(b []byte, at int64) []byte {
-	if l == (life{}) {
+	if l.handed == 0 && l.epoch == 0 && l.fired == 0 && len(l.failures) == 0 {
 		return b
 	}
 	ago := int64(0)
@@ -85,7 +94,17 @@ func (l life) append(b []byte, at int64) []byte {
 			ago = 1 // handed out a millisecond after it ended by the clock of the log
 		}
 	}
-	return binary.AppendVarint(binary.AppendUvarint(binary.AppendVarint(b, ago), l.epoch), l.fired)
+	b = binary.AppendVarint(binary.AppendUvarint(binary.AppendVarint(b, ago), l.epoch), l.fired)
+	if len(l.failures) == 0 {
+		return b
+	}
+	x := &logv1.Extra{}
+	for _, f := range l.failures {
+		x.Failures = append(x.Failures, &logv1.Failure{
+			AtMs: f.AtMs, Epoch: f.Epoch, HandedMs: f.HandedMs, Error: cutError(f.Error, maxFinishedFailureBytes), Lapsed: f.Lapsed,
+		})
+	}
+	return append(b, encodeExtra(x)...)
 }
 
 // finishedWindow keeps the last timers that finished, oldest first, by their sequence. One that is scheduled anew leaves a
@@ -124,7 +143,7 @@ func (w *finishedWindow) push(it finishedItem, l life, namespace, id, queue stri
 	c.text = append(append(append(c.text, namespace...), id...), queue...)
 	texts := len(c.text)
 	c.text = l.append(c.text, it.at)
-	it.lifeLen = uint8(len(c.text) - texts)
+	it.lifeLen = uint16(len(c.text) - texts)
 	c.items[i] = it
 	w.live++
 	return w.last

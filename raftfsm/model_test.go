@@ -49,6 +49,7 @@ type modelEnd struct {
 	sequence uint64
 	fired    int64
 	handed   int64
+	failures int
 }
 
 type modelWrite struct {
@@ -292,6 +293,6 @@ func (m *model) notPending(id string) Result {
 
 func (m *model) end(id string, how State, firing bool, handed int64) {
 	m.finishings++
-	m.finished[id] = modelEnd{how, m.clock, m.index, firing, m.finishings, m.pending[id].repeat.fired, handed}
+	m.finished[id] = modelEnd{how, m.clock, m.index, firing, m.finishings, m.pending[id].repeat.fired, handed, m.pending[id].failures}
 	delete(m.pending, id)
 }

@@ -121,6 +121,7 @@ func (m *model) retry(c *logv1.Retry) Result {
 		return m.die(c, t)
 	}
 	if t.expiry != 0 && c.DueMs >= t.expiry {
+		m.pending[c.Id] = t
 		m.end(c.Id, Expired, false, c.HandedMs)
 		return Result{Revision: m.index}
 	}

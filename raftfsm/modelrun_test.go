@@ -331,7 +331,8 @@ func (r *modelRun) compare() {
 			r.Fatalf("%s: found %v, pending %v, finished %v", id, ok, pending, finished)
 		case pending && seen(s.Record) != t:
 			r.Fatalf("%s is %s, want %+v", id, statusText(s), t)
-		case finished && (s.State != e.state || s.FinishedAt != e.at || s.Record.Revision != e.revision || s.Fired != e.fired || s.HandedAt != e.handed):
+		case finished && (s.State != e.state || s.FinishedAt != e.at || s.Record.Revision != e.revision || s.Fired != e.fired || s.HandedAt != e.handed ||
+			e.state != Dead && len(s.Record.Extra.GetFailures()) != e.failures):
 			r.Fatalf("%s is %s, want %+v", id, statusText(s), e)
 		}
 	}

@@ -28,6 +28,9 @@ func (f *FSM) Get(namespace, id string) (Status, bool) {
 		Namespace: strings.Clone(namespace), ID: strings.Clone(id), Queue: string(queue), Due: it.due, NextDue: it.due,
 		Revision: it.revision, Attempt: it.attempt, Created: it.created,
 	}
+	if len(l.failures) > 0 {
+		record.Extra = &logv1.Extra{Failures: l.failures}
+	}
 	if it.state == Dead {
 		if letter := f.s.letterOf(namespace, id, it.revision); letter != nil {
 			record.LastError, record.Extra, record.Retry = letter.LastError, letter.Extra, letter.Retry

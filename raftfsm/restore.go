@@ -287,7 +287,7 @@ func (d *restoring) finish(m *logv1.Finished) error {
 	seq := w.push(finishedItem{
 		revision: m.Revision, due: m.DueMs, created: m.CreatedMs, at: m.FinishedMs, attempt: m.Attempt,
 		state: state, firing: m.Firing,
-	}, life{m.HandedMs, m.Epoch, m.Fired}, m.Namespace, m.Id, m.Queue)
+	}, life{m.HandedMs, m.Epoch, m.Fired, m.Failures[:min(len(m.Failures), maxFailures)]}, m.Namespace, m.Id, m.Queue)
 	s.byFinished.put(t.hash, uint32(seq))
 	s.sum += s.finishedSum(seq)
 	d.finished++

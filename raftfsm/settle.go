@@ -66,6 +66,7 @@ func (f *FSM) complete(t *target, c *command) Result {
 		return Result{Revision: f.s.index}
 	}
 	e := f.s.edit(t)
+	l.failures = e.extra.Failures
 	if c.ahead && (!e.extra.AtMostOnce || e.extra.Paused || c.tokenEpoch != f.s.epoch) {
 		return Result{Code: StaleToken, Revision: t.record.revision, Detail: "it is not to be completed ahead"}
 	}
@@ -137,7 +138,7 @@ func (f *FSM) retry(t *target, c *command) Result {
 	}
 	e.body.lastError = cutError(c.errorText, MaxErrorBytes)
 	e.fail(&logv1.Failure{AtMs: s.clock, Epoch: c.tokenEpoch, HandedMs: c.handed, Error: c.errorText, Lapsed: c.lapsed})
-	l := life{handed: c.handed, epoch: c.tokenEpoch, fired: e.extra.Repeat.GetFired()}
+	l := life{handed: c.handed, epoch: c.tokenEpoch, fired: e.extra.Repeat.GetFired(), failures: e.extra.Failures}
 	most := s.table.profiles[e.record.profile].maxAttempts
 	switch {
 	case c.dead:
@@ -227,7 +228,7 @@ func (f *FSM) expire(t *target, c *command) Result {
 	if x := e.extra; x.ExpiryMs == 0 || f.s.clock < x.ExpiryMs || x.Paused {
 		return Result{Code: StaleToken, Revision: t.record.revision, Detail: "it has not expired"}
 	}
-	f.settle(t, Expired, false, life{fired: e.extra.Repeat.GetFired()})
+	f.settle(t, Expired, false, life{fired: e.extra.Repeat.GetFired(), failures: e.extra.Failures})
 	return Result{Revision: f.s.index}
 }
 

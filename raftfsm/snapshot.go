@@ -252,7 +252,7 @@ func finishedMessage(seq uint64, c *finishedChunk, i uint64) *logv1.Finished {
 	return &logv1.Finished{
 		Namespace: string(namespace), Id: string(id), State: uint32(it.state), Revision: it.revision, Attempt: it.attempt,
 		DueMs: it.due, CreatedMs: it.created, FinishedMs: it.at, Queue: string(queue), Firing: it.firing, Sequence: seq,
-		HandedMs: l.handed, Epoch: l.epoch, Fired: l.fired,
+		HandedMs: l.handed, Epoch: l.epoch, Fired: l.fired, Failures: l.failures,
 	}
 }
 

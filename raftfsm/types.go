@@ -134,8 +134,8 @@ type RetryPolicy struct {
 	MaxAttempts uint32
 }
 
-// Status is a timer as a reader sees it. For a finished timer Record holds no payload, headers or labels; for a Dead one, while
-// its letter is there, the last error and what the letter's Extra tells.
+// Status is a timer as a reader sees it. For a finished timer Record holds no payload, headers or labels, and of Extra only
+// the failures, shorter; for a Dead one, while its letter is there, the last error and what the letter's Extra tells.
 type Status struct {
 	Record *Record
 	State  State

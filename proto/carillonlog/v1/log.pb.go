@@ -2363,7 +2363,9 @@ type Finished struct {
 	HandedMs int64  `protobuf:"varint,12,opt,name=handed_ms,json=handedMs,proto3" json:"handed_ms,omitempty"`
 	Epoch    uint64 `protobuf:"varint,13,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Fired counts the due times of a repeat.
-	Fired         int64 `protobuf:"varint,14,opt,name=fired,proto3" json:"fired,omitempty"`
+	Fired int64 `protobuf:"varint,14,opt,name=fired,proto3" json:"fired,omitempty"`
+	// Failures are those of the last due time, oldest first.
+	Failures      []*Failure `protobuf:"bytes,15,rep,name=failures,proto3" json:"failures,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2494,6 +2496,13 @@ func (x *Finished) GetFired() int64 {
 		return x.Fired
 	}
 	return 0
+}
+
+func (x *Finished) GetFailures() []*Failure {
+	if x != nil {
+		return x.Failures
+	}
+	return nil
 }
 
 // Reign is an epoch and who led it; a snapshot keeps the last 64.
@@ -3221,7 +3230,7 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\n" +
 	"created_ms\x18\x06 \x01(\x03R\tcreatedMs\x12\x1d\n" +
 	"\n" +
-	"last_error\x18\a \x01(\tR\tlastError\"\xee\x02\n" +
+	"last_error\x18\a \x01(\tR\tlastError\"\xa3\x03\n" +
 	"\bFinished\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x14\n" +
@@ -3239,7 +3248,8 @@ const file_carillonlog_v1_log_proto_rawDesc = "" +
 	"\bsequence\x18\v \x01(\x04R\bsequence\x12\x1b\n" +
 	"\thanded_ms\x18\f \x01(\x03R\bhandedMs\x12\x14\n" +
 	"\x05epoch\x18\r \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05fired\x18\x0e \x01(\x03R\x05fired\"L\n" +
+	"\x05fired\x18\x0e \x01(\x03R\x05fired\x123\n" +
+	"\bfailures\x18\x0f \x03(\v2\x17.carillonlog.v1.FailureR\bfailures\"L\n" +
 	"\x05Reign\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04node\x18\x02 \x01(\tR\x04node\x12\x19\n" +
@@ -3355,15 +3365,16 @@ var file_carillonlog_v1_log_proto_depIdxs = []int32{
 	10, // 24: carillonlog.v1.Advance.next:type_name -> carillonlog.v1.Next
 	2,  // 25: carillonlog.v1.Atomic.commands:type_name -> carillonlog.v1.Command
 	5,  // 26: carillonlog.v1.Record.timer:type_name -> carillonlog.v1.Schedule
-	24, // 27: carillonlog.v1.SnapshotHeader.reigns:type_name -> carillonlog.v1.Reign
-	2,  // 28: carillonlog.v1.CommandList.commands:type_name -> carillonlog.v1.Command
-	29, // 29: carillonlog.v1.Result.items:type_name -> carillonlog.v1.Result
-	29, // 30: carillonlog.v1.ResultList.results:type_name -> carillonlog.v1.Result
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	7,  // 27: carillonlog.v1.Finished.failures:type_name -> carillonlog.v1.Failure
+	24, // 28: carillonlog.v1.SnapshotHeader.reigns:type_name -> carillonlog.v1.Reign
+	2,  // 29: carillonlog.v1.CommandList.commands:type_name -> carillonlog.v1.Command
+	29, // 30: carillonlog.v1.Result.items:type_name -> carillonlog.v1.Result
+	29, // 31: carillonlog.v1.ResultList.results:type_name -> carillonlog.v1.Result
+	32, // [32:32] is the sub-list for method output_type
+	32, // [32:32] is the sub-list for method input_type
+	32, // [32:32] is the sub-list for extension type_name
+	32, // [32:32] is the sub-list for extension extendee
+	0,  // [0:32] is the sub-list for field type_name
 }
 
 func init() { file_carillonlog_v1_log_proto_init() }

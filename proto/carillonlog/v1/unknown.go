@@ -68,12 +68,7 @@ func (m *Extra) HasUnknown() bool {
 	if m == nil {
 		return false
 	}
-	for _, f := range m.Failures {
-		if len(f.unknownFields) > 0 {
-			return true
-		}
-	}
-	return len(m.unknownFields) > 0 || m.Repeat != nil && len(m.Repeat.unknownFields) > 0 || m.Dead != nil && len(m.Dead.unknownFields) > 0
+	return len(m.unknownFields) > 0 || failuresUnknown(m.Failures) || m.Repeat != nil && len(m.Repeat.unknownFields) > 0 || m.Dead != nil && len(m.Dead.unknownFields) > 0
 }
 
 // HasUnknown says that the schedule, or what is in it, holds a field that this version does not know.
@@ -89,8 +84,8 @@ func (m *Record) HasUnknown() bool {
 	return len(m.unknownFields) > 0 || m.Timer != nil && m.Timer.HasUnknown()
 }
 
-// HasUnknown says that the finished timer holds a field that this version does not know.
-func (m *Finished) HasUnknown() bool { return len(m.unknownFields) > 0 }
+// HasUnknown says that the finished timer, or what is in it, holds a field that this version does not know.
+func (m *Finished) HasUnknown() bool { return len(m.unknownFields) > 0 || failuresUnknown(m.Failures) }
 
 // HasUnknown says that the remembered write holds a field that this version does not know.
 func (m *Request) HasUnknown() bool { return len(m.unknownFields) > 0 }
@@ -111,6 +106,15 @@ func (m *SnapshotTrailer) HasUnknown() bool { return len(m.unknownFields) > 0 }
 func pairsUnknown(pairs []*Pair) bool {
 	for _, p := range pairs {
 		if len(p.unknownFields) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+func failuresUnknown(failures []*Failure) bool {
+	for _, f := range failures {
+		if len(f.unknownFields) > 0 {
 			return true
 		}
 	}
