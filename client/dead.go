@@ -131,6 +131,13 @@ func (l Letters) check() error {
 	return checkText("request_id", l.RequestID, 0, maxRequestIDBytes)
 }
 
+// noLetter is ErrNotFound of a dead letter.
+type noLetter struct{}
+
+func (noLetter) Error() string { return "no such dead letter" }
+
+func (noLetter) Is(target error) bool { return target == ErrNotFound }
+
 // LetterFailure is a dead letter that stays dead, and why: ErrNotFound (no such dead letter), ErrAlreadyExists (its timer's
 // ID is taken), or another error.
 type LetterFailure struct {
@@ -217,7 +224,11 @@ func (c *Client) letters(ctx context.Context, name string, l Letters,
 		for _, f := range answer.GetFailed() {
 			if !seen[f.GetKey()] {
 				seen[f.GetKey()], news = true, true
-				result.Failed = append(result.Failed, LetterFailure{f.GetKey(), itemErrorOf(f.GetError())})
+				err := itemErrorOf(f.GetError())
+				if err == ErrNotFound {
+					err = noLetter{}
+				}
+				result.Failed = append(result.Failed, LetterFailure{f.GetKey(), err})
 			}
 		}
 		if len(keys) == 0 && (!l.All || !answer.GetMore() || !news) {

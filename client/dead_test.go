@@ -63,7 +63,7 @@ func TestRedriveKeys(t *testing.T) {
 			n, err := cl.Redrive(t.Context(), client.Letters{Keys: append(keys, "unknown"), RequestID: "r"})
 			var failed *client.LettersError
 			if n != 2499 || !errors.As(err, &failed) || failed.Done != 2499 || len(failed.Failed) != 2 || failed.Failed[1].Key != "unknown" ||
-				!errors.Is(err, client.ErrAlreadyExists) || !errors.Is(failed.Failed[1].Err, client.ErrNotFound) {
+				!errors.Is(err, client.ErrAlreadyExists) || !errors.Is(failed.Failed[1].Err, client.ErrNotFound) || failed.Failed[1].Err.Error() != "no such dead letter" {
 				t.Fatalf("%d, %v", n, err)
 			}
 			path := c.took()
