@@ -29,6 +29,7 @@ const (
 
 // localShard is the part of a shard that calls need.
 type localShard interface {
+	Leader() string
 	Propose(ctx context.Context, cmds []*raftfsm.Command) ([]raftfsm.Result, error)
 	Get(ctx context.Context, namespace, id string) (raftfsm.Status, error)
 	List(ctx context.Context, q raftfsm.ListQuery) (raftfsm.ListPage, error)
@@ -182,8 +183,8 @@ func (r *router) Get(ctx context.Context, namespace, id string) (raftfsm.Status,
 	return status, err
 }
 
-// route calls do with one node after another until one leads the shard: the last known leader, this node, the replicas
-// in the order of the map. It goes on only after errors that say "not applied".
+// route calls do with one node after another until one leads the shard: who leads as this node's replica knows, the last known
+// leader, this node, the replicas in the order of the map. It goes on only after errors that say "not applied".
 func (r *router) route(ctx context.Context, s int, do func(node string) error) error {
 	var end time.Time // set at the first failure: a call that succeeds at once reads no clock
 	var last error = &shard.NotLeaderError{}
@@ -208,10 +209,11 @@ func (r *router) route(ctx context.Context, s int, do func(node string) error) e
 		err := do(node)
 		var notLeader *shard.NotLeaderError
 		switch {
-		case err == nil || ctx.Err() != nil:
-			if err == nil {
-				r.learn(s, node)
-			}
+		case err == nil:
+			r.learn(s, node)
+			return nil
+		case ctx.Err() != nil, errors.Is(err, shard.ErrUnknown):
+			r.forget(s, node) // it may hang: the next call asks another first
 			return err
 		case errors.As(err, &notLeader):
 			r.forget(s, node)
@@ -231,12 +233,19 @@ func (r *router) route(ctx context.Context, s int, do func(node string) error) e
 	}
 }
 
-// pick chooses whom to ask next; empty when all were tried.
+// pick chooses whom to ask next; empty when all were tried. This node's own replica hears of a new leader first, while the noted
+// one may hang and not say so.
 func (r *router) pick(s int, tried []string) string {
+	local := r.local(s)
+	if local != nil {
+		if node := local.Leader(); node != "" && !slices.Contains(tried, node) && (node == r.self || r.alive(node)) {
+			return node
+		}
+	}
 	if hint := r.leaders[s].Load(); hint != nil && !slices.Contains(tried, *hint) {
 		return *hint
 	}
-	if !slices.Contains(tried, r.self) && r.local(s) != nil {
+	if !slices.Contains(tried, r.self) && local != nil {
 		return r.self
 	}
 	dead := ""

@@ -20,11 +20,14 @@ import (
 // fakeShard answers what it is told to.
 type fakeShard struct {
 	err     error
+	leader  string // who leads, as it knows
 	page    raftfsm.ListPage
 	rows    []raftfsm.ForecastRow
 	mu      sync.Mutex
 	applied []string // guarded by mu; IDs in the order of their arrival
 }
+
+func (f *fakeShard) Leader() string { return f.leader }
 
 func (f *fakeShard) Propose(_ context.Context, cmds []*raftfsm.Command) ([]raftfsm.Result, error) {
 	if f.err != nil {
@@ -217,6 +220,36 @@ func TestRouteFollowsHintsAndRemembers(t *testing.T) {
 	status, err := far.Get(t.Context(), "default", "t")
 	if err != nil || status.Record.ID != "t" || string(status.Record.Payload) != "p" {
 		t.Errorf("got %+v, %v", status, err)
+	}
+}
+
+// A leader hung: what it was sent before had no known outcome, and calls went on to it although this node's own replica led by then.
+func TestRouteLeavesAHungLeader(t *testing.T) {
+	t.Parallel()
+	f := newFakeNet()
+	own := &fakeShard{err: &shard.NotLeaderError{Leader: "n2"}}
+	f.set("n1", 0, own)
+	f.set("n2", 0, &fakeShard{})
+	f.set("n3", 0, &fakeShard{})
+	r := f.router("n1", 1, "n1", "n2", "n3")
+	apply := func() error { return r.Apply(t.Context(), []*raftfsm.Command{cancelCommand("t")})[0].Err }
+	if err := apply(); err != nil || r.leader(0) != "n2" {
+		t.Fatalf("%v, %q is noted", err, r.leader(0))
+	}
+	f.down["n2"] = &peer.CallError{Node: "n2", Sent: true, Err: peer.ErrConnLost}
+	own.leader = "n3"
+	if err := apply(); err != nil {
+		t.Errorf("%v: asked the noted one, not the one that its replica knows", err)
+	}
+	own.leader = ""
+	r.learn(0, "n2")
+	if err := apply(); !errors.Is(err, shard.ErrUnknown) || r.leader(0) != "" {
+		t.Errorf("%v, %q is noted", err, r.leader(0))
+	}
+	own.leader, own.err = "n1", nil
+	r.learn(0, "n2")
+	if err := apply(); err != nil || len(own.applied) != 1 {
+		t.Errorf("%v, %v here", err, own.applied)
 	}
 }
 

@@ -233,7 +233,7 @@ func (s *Shard) poison(err *ApplyError) {
 
 // notLeader says who leads instead, as far as it is known.
 func (s *Shard) notLeader() *NotLeaderError {
-	leader := s.leader()
+	leader := s.Leader()
 	if leader == "" || leader == s.c.Node {
 		return &NotLeaderError{}
 	}
@@ -244,8 +244,8 @@ func (s *Shard) notLeader() *NotLeaderError {
 	return e
 }
 
-// leader is the node that leads as far as this replica knows; "" if it knows none.
-func (s *Shard) leader() string {
+// Leader is the node that leads as far as this replica knows; "" if it knows none. It costs a read lock.
+func (s *Shard) Leader() string {
 	r := s.raft.Load()
 	if r == nil {
 		return ""

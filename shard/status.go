@@ -40,7 +40,7 @@ type Status struct {
 // Status reads it. The parts are read one after the other.
 func (s *Shard) Status() Status {
 	status := Status{
-		ID: s.c.ID, Leader: s.leader(), Firing: s.mayFire(), Applied: s.applied.Load(), Servers: s.servers(),
+		ID: s.c.ID, Leader: s.Leader(), Firing: s.mayFire(), Applied: s.applied.Load(), Servers: s.servers(),
 		State: s.fsm.Stats(), Proposer: s.proposer.stats(), Executor: s.exec.Stats(), Disk: s.disk.stats(), Snapshot: s.snapshots.info(),
 	}
 	status.StateIndex, status.Hash = s.fsm.HashAt()

@@ -40,7 +40,7 @@ func (s *Shard) Transfer(ctx context.Context, to string) error {
 	}
 	if err = s.handOver(limit, r, target); err == nil {
 		w.transferring.Store(false)
-		s.log.Info("shard: leadership handed over", "epoch", r.epoch, "to", s.leader())
+		s.log.Info("shard: leadership handed over", "epoch", r.epoch, "to", s.Leader())
 		return nil
 	}
 	// Raft may refuse entries for a while yet. An entry that is applied shows that it is over.
@@ -107,7 +107,7 @@ func (s *Shard) handOver(ctx context.Context, r *reign, target *raft.Server) err
 	}
 	tick := time.NewTicker(s.c.ElectionTimeout / 50)
 	defer tick.Stop()
-	for s.leader() == "" {
+	for s.Leader() == "" {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():

@@ -12,9 +12,8 @@ const (
 	// maxUnsettled bounds the answers of one stream whose Settled is not sent yet, and the extensions that are not made
 	// yet: at the limit no more is read.
 	maxUnsettled = 8 * MaxAnswers
-	// maxAnswerers bounds the calls of the backend that settle answers of one stream at the same time; what comes
-	// meanwhile is joined into the next.
-	maxAnswerers = 4
+	// answerLanes bounds the answerers of one stream: one for each shard, as there are no more than 256.
+	answerLanes = 256
 	// giveBackBatch bounds the retries of one call, giveBackTries how often they are tried, with giveBackWait between,
 	// longer each time.
 	giveBackBatch = 256
@@ -32,7 +31,7 @@ func (w *work) parse(msg *carillonv1.WorkRequest, n int) ([]answer, []raftfsm.To
 		if token, err := checkToken("acks", b); err != nil {
 			bad++
 		} else {
-			a.command = completeCommand(token)
+			a.command, a.lane = completeCommand(token), token.Shard%answerLanes
 			tokens = append(tokens, token)
 		}
 		answers = append(answers, a)
@@ -45,6 +44,7 @@ func (w *work) parse(msg *carillonv1.WorkRequest, n int) ([]answer, []raftfsm.To
 			if a.command, err = nackCommand(token, nack); err != nil {
 				return nil, nil, err
 			}
+			a.lane = token.Shard % answerLanes
 			tokens = append(tokens, token)
 		}
 		answers = append(answers, a)
@@ -54,7 +54,7 @@ func (w *work) parse(msg *carillonv1.WorkRequest, n int) ([]answer, []raftfsm.To
 		if token, err := checkToken("returns", b); err != nil {
 			bad++
 		} else {
-			a.command = returnCommand(token)
+			a.command, a.lane = returnCommand(token), token.Shard%answerLanes
 			tokens = append(tokens, token)
 		}
 		answers = append(answers, a)
@@ -63,36 +63,39 @@ func (w *work) parse(msg *carillonv1.WorkRequest, n int) ([]answer, []raftfsm.To
 	return answers, tokens, nil
 }
 
-// answer hands answers to an answerer: one that starts, or the next turn of those that run.
+// answer hands answers to the answerers of their shards: one that starts, or the next turn of one that runs.
 func (w *work) answer(answers []answer, tokens []raftfsm.Token) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, token := range tokens {
 		delete(w.unanswered, token)
 	}
-	w.answers = append(w.answers, answers...)
 	w.unsettled += len(answers)
-	if w.answerers < maxAnswerers {
-		w.answerers++
-		w.start(w.answerAll)
+	for _, a := range answers {
+		waiting, runs := w.answers[a.lane]
+		w.answers[a.lane] = append(waiting, a)
+		if !runs {
+			w.start(func() error { return w.answerAll(a.lane) })
+		}
 	}
 }
 
-// answerAll settles answers until there are no more. It outlives the stream: what was read is settled, also if the
-// worker has gone.
-func (w *work) answerAll() error {
+// answerAll settles the answers of one shard until there are no more: one call of the backend at a time, and what comes
+// meanwhile is joined into the next. So a shard without a leader, or with one that hangs, holds up the answers of no other.
+// It outlives the stream: what was read is settled, also if the worker has gone.
+func (w *work) answerAll(lane uint32) error {
 	for {
 		w.mu.Lock()
-		n := min(len(w.answers), MaxAnswers)
+		waiting := w.answers[lane]
+		n := min(len(waiting), MaxAnswers)
 		if n == 0 {
-			w.answers = nil
-			w.answerers--
+			delete(w.answers, lane)
 			w.mu.Unlock()
 			w.sub.signal() // a sender that closes may wait for this
 			return nil
 		}
-		batch := w.answers[:n:n]
-		w.answers = w.answers[n:]
+		batch := waiting[:n:n]
+		w.answers[lane] = waiting[n:]
 		w.mu.Unlock()
 		settled := w.settle(batch)
 		w.mu.Lock()
@@ -136,7 +139,7 @@ func (w *work) takeSettled() (settled []*carillonv1.Settled, last bool) {
 	if len(w.settled) == 0 {
 		w.settled = nil
 	}
-	return settled, w.closing && n == 0 && w.answerers == 0
+	return settled, w.closing && n == 0 && len(w.answers) == 0
 }
 
 // sentSettled makes room for more answers.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -50,6 +51,44 @@ func TestWorkReturnsRefusesAndExtends(t *testing.T) {
 			if r.Returned || !r.Dead || r.Error != "never" {
 				t.Errorf("refused as %v", r)
 			}
+		}
+	}
+}
+
+// A shard whose leader hangs held up the acks of every other: a call of all shards waited for the slowest.
+func TestAnswersOfAStuckShardHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	stuck := make(chan struct{})
+	backend := &fakeBackend{onApply: func(_ context.Context, cmd *raftfsm.Command) Outcome {
+		if strings.HasPrefix(cmd.GetComplete().GetId(), "s1-") {
+			<-stuck
+		}
+		return Outcome{}
+	}}
+	h := serve(t, testConfig(), backend)
+	one, two := newSource(1), newSource(2)
+	w := h.work("q", 20)
+	one.add(h.server.Hub(), queueNamed("q"), 0, 10)
+	two.add(h.server.Hub(), queueNamed("q"), 0, 10)
+	for _, d := range w.take(20) { // each in a message of its own, so that no number of calls is enough
+		w.send(&carillonv1.WorkRequest{Acks: [][]byte{d.Token}})
+	}
+	shardOf := func(settled *carillonv1.Settled) uint32 {
+		token, err := raftfsm.ParseToken(settled.Token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return token.Shard
+	}
+	for _, settled := range w.settled(10) {
+		if shardOf(settled) != 2 {
+			t.Error("settled in spite of all")
+		}
+	}
+	close(stuck)
+	for _, settled := range w.settled(10) {
+		if shardOf(settled) != 1 {
+			t.Error("settled twice")
 		}
 	}
 }

@@ -65,7 +65,8 @@ func (d *deliveries) Nack(ctx context.Context, r *carillonv1.NackRequest) (*cari
 // answer is an ack or a nack on its way. Without a command the token was none of ours: it is stale.
 type answer struct {
 	token   []byte
-	command *raftfsm.Command
+	command *raftfsm.Command // nil for a token that is none of ours
+	lane    uint32           // that of its shard; what has no command goes with lane 0
 }
 
 // settle applies the answers and says in their order what became of them.

@@ -27,7 +27,7 @@ var (
 // workStream is the server's side of a Work call.
 type workStream = grpc.BidiStreamingServer[carillonv1.WorkRequest, carillonv1.WorkResponse]
 
-// work is one Work stream. Its handler waits; a reader, a sender, a few answerers and an extender do the work.
+// work is one Work stream. Its handler waits; a reader, a sender, an answerer for each shard that has answers, and an extender do the work.
 type work struct {
 	server *Server         // set before sharing
 	stream workStream      // set before sharing; the reader receives, the sender sends
@@ -53,9 +53,8 @@ type work struct {
 	closeErr error
 	// unanswered has what was taken for this stream and not answered, with the end of its lease; guarded by mu.
 	unanswered map[raftfsm.Token]int64
-	// answers were read and wait for an answerer, of which answerers run; guarded by mu.
-	answers   []answer
-	answerers int
+	// answers were read and wait for the answerer of their shard, which runs while its lane has an entry; guarded by mu.
+	answers map[uint32][]answer
 	// settled waits to be sent; unsettled counts the answers that were read and whose Settled is not sent yet; guarded
 	// by mu.
 	settled   []*carillonv1.Settled
@@ -69,7 +68,7 @@ func newWork(s *Server, stream workStream) *work {
 	return &work{
 		server: s, stream: stream, ctx: stream.Context(),
 		over: make(chan struct{}), room: make(chan struct{}, 1),
-		unanswered: make(map[raftfsm.Token]int64),
+		unanswered: make(map[raftfsm.Token]int64), answers: make(map[uint32][]answer),
 	}
 }
 
