@@ -219,7 +219,7 @@ func countOf(n int, what string) string {
 }
 
 // lateText says how late something was and what is known of the reason; empty if it was on time. A new leader fires
-// nothing before its reign has begun; while one reigns, it is busy or no consumer takes.
+// nothing before its reign has begun; while one reigns, it is busy or no consumer takes. How long the timer was paused is not kept.
 func (s *story) lateText(due, at int64) string {
 	late := at - due
 	if late < lateMillis {
@@ -239,9 +239,9 @@ func (s *story) lateText(due, at int64) string {
 		text += "; then "
 	}
 	if at-since < busyMillis {
-		return text + "the leader was busy, or no consumer had credit"
+		return text + "the leader was busy, no consumer had credit, or it was paused"
 	}
-	return text + "no consumer took it"
+	return text + "no consumer took it, or it was paused"
 }
 
 // busyMillis is how late a busy leader may make a timer: what is later waits for a consumer.
@@ -262,7 +262,7 @@ func (s *story) end() {
 	case s.status.Fired > 1:
 		text = fmt.Sprintf("after %d due times that were fired", s.status.Fired)
 	case kind == eventExpired && s.status.HandedAt == 0 && s.record.Due <= s.until:
-		text = "no consumer took it in time"
+		text = "no consumer took it in time, or it was paused"
 	}
 	s.add(s.status.FinishedAt, kind, 0, text)
 }

@@ -29,10 +29,10 @@ var explainCases = []struct {
 		"5001 handed-out n2/4: attempt 1, 1.001s late: no leader fired it before the reign of n2 began, 1s after the due time", "5200 acked n2/4: ",
 	}},
 	{"a busy leader", raftfsm.Status{State: raftfsm.Firing, HandedAt: 1200, HandedEpoch: 3, Record: &raftfsm.Record{Created: 100, Due: 1000, NextDue: 1000}}, 1300, []string{
-		"100 accepted n1/3: ", "1000 due n1/3: ", "1200 handed-out n1/3: attempt 1, 200ms late: the leader was busy, or no consumer had credit",
+		"100 accepted n1/3: ", "1000 due n1/3: ", "1200 handed-out n1/3: attempt 1, 200ms late: the leader was busy, no consumer had credit, or it was paused",
 	}},
 	{"nobody takes it", raftfsm.Status{State: raftfsm.Pending, Record: &raftfsm.Record{Created: 100, Due: 1000, NextDue: 1000}}, 4000, []string{
-		"100 accepted n1/3: ", "1000 due n1/3: not handed out yet, 3s late: no consumer took it",
+		"100 accepted n1/3: ", "1000 due n1/3: not handed out yet, 3s late: no consumer took it, or it was paused",
 	}},
 	{"failed, lapsed, and out again", raftfsm.Status{State: raftfsm.Firing, HandedAt: 4000, HandedEpoch: 3, Record: &raftfsm.Record{
 		Created: 100, Due: 1000, NextDue: 4000, Attempt: 2, Extra: &logv1.Extra{Failures: []*logv1.Failure{
@@ -48,7 +48,7 @@ var explainCases = []struct {
 		"100 accepted n1/3: ", "300 paused n1/3: 700ms were left",
 	}},
 	{"expired", raftfsm.Status{State: raftfsm.Expired, FinishedAt: 3000, Record: &raftfsm.Record{Created: 100, Due: 1000}}, 9999, []string{
-		"100 accepted n1/3: ", "1000 due n1/3: ", "3000 expired n1/3: no consumer took it in time",
+		"100 accepted n1/3: ", "1000 due n1/3: ", "3000 expired n1/3: no consumer took it in time, or it was paused",
 	}},
 	{"dead, and its letter gone", raftfsm.Status{State: raftfsm.Dead, FinishedAt: 3000, HandedAt: 2000, HandedEpoch: 3, Record: &raftfsm.Record{Created: 100, Due: 1000, Attempt: 2}}, 9999, []string{
 		"100 accepted n1/3: ", "1000 due n1/3: ", "2000 handed-out n1/3: attempt 2, 1s after the due time because 1 attempt failed", "3000 dead n1/3: ",

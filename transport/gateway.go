@@ -28,7 +28,7 @@ import (
 const (
 	// maxBodyBytes is above the largest request in JSON, whose bytes are a third longer.
 	maxBodyBytes = 2 * maxReceiveBytes
-	// bodyTimeout is how long a client may take to send its request.
+	// bodyTimeout is how long a client may take to send its request, and to take the answer.
 	bodyTimeout = 30 * time.Second
 	// maxHTTPCalls bounds the calls at one time; one more gets LIMIT_REACHED.
 	maxHTTPCalls = 256
@@ -73,6 +73,7 @@ func (s *Server) Gateway() http.Handler {
 func lowerFirst(s string) string { return strings.ToLower(s[:1]) + s[1:] }
 
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Connection", "close") // what is refused before its body is read is not read to its end
 	call, ok := g.calls[r.URL.Path]
 	switch {
 	case !ok:
@@ -108,6 +109,7 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
+	w.Header().Del("Connection")
 	g.serve(w, r.Context(), call, body)
 }
 
@@ -233,6 +235,10 @@ func writeStatus(w http.ResponseWriter, code int, s *status.Status) {
 func writeJSON(w http.ResponseWriter, code int, body []byte) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	slow := time.AfterFunc(bodyTimeout, func() {
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Unix(1, 0)) // as in readBody
+	})
+	defer slow.Stop()
 	w.WriteHeader(code)
 	_, _ = w.Write(body) // who has gone away does not need the answer
 }
