@@ -30,7 +30,7 @@ func (f *FSM) advance(t *target, c *command) Result {
 		f.spawn(t, e, due)
 	}
 	if !e.lasts(n) {
-		f.settle(t, Fired, false, life{fired: repeat.Fired})
+		f.settle(t, Fired, false, life{fired: repeat.Fired, failures: e.extra.Failures})
 		return Result{Revision: s.index}
 	}
 	f.move(e, n)

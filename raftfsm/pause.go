@@ -137,7 +137,7 @@ func (f *FSM) resumeNow(t *target, c *command) Result {
 		repeat.TickMs, repeat.BacklogMs, due, ended = n.TickMs, n.BacklogMs, n.DueMs, n.Ended
 	}
 	if ended {
-		f.settle(t, Fired, false, life{fired: repeat.Fired})
+		f.settle(t, Fired, false, life{fired: repeat.Fired, failures: e.extra.Failures})
 		return Result{Revision: s.index}
 	}
 	x.Paused, x.PausedMs, x.Frozen, x.LeftMs, x.OutRevision = false, 0, false, 0, 0
