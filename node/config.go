@@ -106,13 +106,13 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate names the first field that is wrong, its value and the limit.
+// Validate names the first field that is wrong, its value and the limit: a *ConfigError.
 func (c Config) Validate() error {
 	if err := validNodeID(c.ID); err != nil {
 		return err
 	}
 	if c.Dir == "" {
-		return invalid("Dir", "", "must be set")
+		return invalid("Dir", `""`, "must be set")
 	}
 	if err := c.validateAddrs(); err != nil {
 		return err
@@ -177,8 +177,15 @@ func (c Config) validateAddrs() error {
 
 const defaultGossipPort = "7402"
 
+// ConfigError names the field of Config that is not valid (those of Webhooks as "Webhooks.Rate"), its value and the limit.
+type ConfigError struct{ Field, Value, Limit string }
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("config: %s: %s is not valid: %s", e.Field, e.Value, e.Limit)
+}
+
 func invalid(field string, value any, limit string) error {
-	return fmt.Errorf("config: %s: %v is not valid: %s", field, value, limit)
+	return &ConfigError{field, fmt.Sprint(value), limit}
 }
 
 func validNodeID(id string) error {

@@ -36,14 +36,18 @@ func defaultWebhookConfig() WebhookConfig {
 	return WebhookConfig{Concurrency: c.Concurrency, Rate: c.Rate, Timeout: c.Timeout, Redirects: c.Redirects}
 }
 
-// Validate names the first field that is wrong, its value and the limit. It does not read the file.
+// Validate names the first field that is wrong, its value and the limit: a *ConfigError. It does not read the file.
 func (c WebhookConfig) Validate() error {
 	wc, err := c.config()
-	if err != nil {
-		return err
+	if err == nil {
+		wc.Now, wc.Monotonic, wc.Settle = time.Now, time.Now, func(context.Context, []*raftfsm.Command) []error { return nil }
+		err = wc.Validate()
 	}
-	wc.Now, wc.Monotonic, wc.Settle = time.Now, time.Now, func(context.Context, []*raftfsm.Command) []error { return nil }
-	return wc.Validate()
+	var refused *webhook.ConfigError
+	if errors.As(err, &refused) {
+		return invalid("Webhooks."+refused.Field, refused.Value, refused.Limit)
+	}
+	return err
 }
 
 // config is the part of the Poster's config that comes from here.

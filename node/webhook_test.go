@@ -358,7 +358,7 @@ func TestSecretsFile(t *testing.T) {
 func TestWebhookConfig(t *testing.T) {
 	t.Parallel()
 	for part, change := range map[string]func(*WebhookConfig){
-		"allow": func(c *WebhookConfig) { c.Allow = []string{"10.0.0.1/8"} }, "Concurrency": func(c *WebhookConfig) { c.Concurrency = 0 },
+		"Allow": func(c *WebhookConfig) { c.Allow = []string{"10.0.0.1/8"} }, "Concurrency": func(c *WebhookConfig) { c.Concurrency = 0 },
 		"Rate": func(c *WebhookConfig) { c.Rate = -1 }, "Timeout": func(c *WebhookConfig) { c.Timeout = 0 }, "Redirects": func(c *WebhookConfig) { c.Redirects = 99 },
 	} {
 		config := DefaultConfig()

@@ -104,7 +104,7 @@ func (o *devOptions) run(ctx context.Context, out, errs io.Writer) (err error) {
 	for i := range o.nodes {
 		n, err := node.New(o.config(i, dir), node.Deps{Logger: logger})
 		if err != nil {
-			return &usageError{err}
+			return flagError(err)
 		}
 		nodes = append(nodes, n)
 	}

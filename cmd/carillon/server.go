@@ -70,7 +70,7 @@ The data folder belongs to one node ID for ever. A node that has lost its folder
 				return usagef("--shards 0 is not valid: 1 to %d", node.MaxShards)
 			}
 			if err := c.Validate(); err != nil {
-				return &usageError{err}
+				return flagError(err)
 			}
 			return serve(cmd.Context(), c, node.Deps{Logger: logger}, cmd.OutOrStdout())
 		},
@@ -107,11 +107,30 @@ func serverFlags(f *pflag.FlagSet, c *node.Config) {
 	f.BoolVar(&c.PProf, "pprof", false, "serve /debug/pprof on the HTTP address")
 }
 
+// configFlags are the flags of the fields of node.Config that a command line can get wrong.
+var configFlags = map[string]string{
+	"ID": "id", "Dir": "dir", "ClientAddr": "client", "PeerAddr": "peer", "GossipAddr": "gossip", "HTTPAddr": "http", "Join": "join",
+	"BootstrapExpect": "bootstrap-expect", "Shards": "shards", "AdvertiseHost": "advertise", "AdvertiseClientAddr": "advertise-client",
+	"AdvertisePeerAddr": "advertise-peer", "AdvertiseGossipAddr": "advertise-gossip", "AdvertiseHTTPAddr": "advertise-http",
+	"StopTimeout": "stop-timeout", "LogStore": "log-store", "Loops": "loops", "Webhooks.Allow": "webhook-allow",
+	"Webhooks.Concurrency": "webhook-concurrency", "Webhooks.Rate": "webhook-rate", "Webhooks.Timeout": "webhook-timeout",
+	"Webhooks.Redirects": "webhook-redirects",
+}
+
+// flagError says what is wrong with a config in the words of the command line.
+func flagError(err error) error {
+	var wrong *node.ConfigError
+	if errors.As(err, &wrong) && configFlags[wrong.Field] != "" {
+		return usagef("--%s %s is not valid: %s", configFlags[wrong.Field], wrong.Value, wrong.Limit)
+	}
+	return &usageError{err}
+}
+
 // serve runs one node until the context ends, and says on out when it is ready.
 func serve(ctx context.Context, c node.Config, d node.Deps, out io.Writer) error {
 	n, err := node.New(c, d)
 	if err != nil {
-		return &usageError{err}
+		return flagError(err)
 	}
 	return runNodes(ctx, []*node.Node{n}, func() {
 		a := n.Addrs()

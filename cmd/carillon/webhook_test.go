@@ -34,8 +34,8 @@ func TestWebhookFlags(t *testing.T) {
 func TestWrongWebhookFlags(t *testing.T) {
 	t.Parallel()
 	for flag, part := range map[string]string{
-		"--webhook-allow=10.0.0.1/8": "10.0.0.0/8", "--webhook-concurrency=0": "Concurrency", "--webhook-rate=-1": "Rate", "--webhook-timeout=1ms": "Timeout",
-		"--webhook-redirects=11": "Redirects",
+		"--webhook-allow=10.0.0.1/8": "10.0.0.0/8", "--webhook-concurrency=0": "--webhook-concurrency 0 is", "--webhook-rate=-1": "--webhook-rate -1 is", "--webhook-timeout=1ms": "--webhook-timeout 1ms is",
+		"--webhook-redirects=11": "--webhook-redirects 11 is",
 	} {
 		if got := carillon(t, "", "server", "--id", "n1", "--dir", t.TempDir(), flag); got.code != exitUsage || !strings.Contains(got.errs, part) {
 			t.Errorf("%s: %v, want %q", flag, got, part)

@@ -19,12 +19,12 @@ type Policy struct {
 
 // NewPolicy reads what is allowed beyond public addresses. An entry is a CIDR ("10.0.0.0/8", "fd00::/8"), an address, a host
 // name ("hooks.internal"), or all names below one ("*.svc.cluster.local"). What a name that is allowed resolves to is not
-// checked.
+// checked. The error is a *ConfigError.
 func NewPolicy(allow []string) (*Policy, error) {
 	p := &Policy{}
 	for _, entry := range allow {
 		if err := p.add(strings.TrimSpace(entry)); err != nil {
-			return nil, fmt.Errorf("webhook: allow: %q is not valid: %w", entry, err)
+			return nil, &ConfigError{"Allow", fmt.Sprintf("%q", entry), err.Error()}
 		}
 	}
 	return p, nil

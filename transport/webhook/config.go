@@ -81,10 +81,17 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate names the first field that is out of its limits, its value and the limit.
+// ConfigError names the field of Config that is not valid (Allow is what NewPolicy was given), its value and the limit.
+type ConfigError struct{ Field, Value, Limit string }
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("webhook config: %s: %s is not valid: %s", e.Field, e.Value, e.Limit)
+}
+
+// Validate names the first field that is out of its limits, its value and the limit: a *ConfigError.
 func (c Config) Validate() error {
 	invalid := func(field string, value any, limit string) error {
-		return fmt.Errorf("webhook config: %s: %v is not valid: %s", field, value, limit)
+		return &ConfigError{field, fmt.Sprint(value), limit}
 	}
 	switch {
 	case c.Now == nil || c.Monotonic == nil || c.Logger == nil || c.Settle == nil || c.Resolve == nil || c.Dial == nil:

@@ -40,7 +40,7 @@ func TestSecrets(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"line 1": "default", "3 secrets": "default " + newSecret + " " + newSecret + " " + newSecret, "whsec_": "default abc", "base64": "default whsec_!!!",
-		"24 to 64": "default whsec_AAAA", "line 2": "a " + newSecret + "\na " + oldSecret, "namespace": "A " + newSecret,
+		"24 to 64": "default whsec_AAAA", "line 2": "a " + newSecret + "\na " + oldSecret, "namespace": "A " + newSecret, "the namespace comes first": newSecret + " default",
 		"over": strings.Repeat("# x\n", maxSecretsBytes/4+1),
 	} {
 		_, err := ReadSecrets(strings.NewReader(text))

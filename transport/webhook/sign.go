@@ -60,6 +60,9 @@ func ReadSecrets(r io.Reader) (Secrets, error) {
 }
 
 func (s Secrets) add(namespace string, texts []string) error {
+	if strings.HasPrefix(namespace, secretPrefix) { // an error must not show it
+		return errors.New("the namespace comes first, then its secrets")
+	}
 	valid := func(r rune) bool { return r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' }
 	if len(namespace) > raftfsm.MaxNamespaceBytes || strings.ContainsFunc(namespace, func(r rune) bool { return !valid(r) }) {
 		return fmt.Errorf("namespace %s is not valid: 1 to %d bytes of [a-z0-9-]", shown(namespace), raftfsm.MaxNamespaceBytes)
