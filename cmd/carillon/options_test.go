@@ -360,6 +360,24 @@ func TestReadmeExamples(t *testing.T) {
 	}
 }
 
+// The program of the README compiles as it stands.
+func TestReadmeProgram(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "```go\n")
+	program, _, _ := strings.Cut(rest, "```")
+	file := filepath.Join(t.TempDir(), "main.go")
+	if err := os.WriteFile(file, []byte(program), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("go", "vet", file).CombinedOutput(); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 var commandPath = regexp.MustCompile(`carillon [a-z-]+( (list|redrive|purge|status|members|shards)\b)?`)
 
 // The examples of each help are command lines that are understood: that nobody answers is all that is wrong.
