@@ -18,6 +18,8 @@ type Nemesis struct {
 	History *History
 	Random  *rand.Rand
 	Log     func(format string, args ...any)
+	// Aim is told a second ahead when a leader will be hit; nil if nobody needs to know.
+	Aim func(at time.Time)
 }
 
 // blow is one way to hurt a node, and the way back.
@@ -47,6 +49,9 @@ func (n *Nemesis) HitLeaders(ctx context.Context, b blow, times int) error {
 		if err != nil {
 			return err
 		}
+		if err := n.aim(ctx); err != nil {
+			return err
+		}
 		n.fault("%s %s, the leader of shard %d (%d of %d)", b.name, leader.Name, shard, i+1, times)
 		if err := b.strike(n, ctx, leader); err != nil {
 			return err
@@ -63,6 +68,16 @@ func (n *Nemesis) HitLeaders(ctx context.Context, b blow, times int) error {
 		}
 	}
 	return nil
+}
+
+// aim says that a leader will be hit in a second, and waits for that instant.
+func (n *Nemesis) aim(ctx context.Context) error {
+	if n.Aim == nil {
+		return nil
+	}
+	at := time.Now().Add(time.Second)
+	n.Aim(at)
+	return local.Pause(ctx, time.Until(at))
 }
 
 // rest waits for one to three seconds.

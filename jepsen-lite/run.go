@@ -102,6 +102,9 @@ func (r *run) setUp(ctx context.Context) (err error) {
 		r.workload.Spread, r.workload.From = 20*time.Second, time.Now().Add(time.Second)
 	}
 	r.nemesis = &Nemesis{Cluster: r.cluster, Client: clients[0], History: r.history, Random: rand.New(rand.NewPCG(r.Seed, 2)), Log: r.log}
+	if s := r.workload.Special; s != nil {
+		r.nemesis.Aim = s.Aim
+	}
 	return nil
 }
 
@@ -152,11 +155,11 @@ func (r *run) drain(ctx context.Context) error {
 	if r.workload.Special == nil {
 		return nil
 	}
-	if err := r.workload.Special.ReadLetters(ctx); err != nil {
+	if err := r.workload.Special.ReadLetters(ctx, true); err != nil {
 		return err
 	}
 	settled(ctx, r.workload.Clients[0], r.log)
-	return nil
+	return r.workload.Special.ReadLetters(ctx, false) // none may be left, a second letter is a violation
 }
 
 func (r *run) judge() bool {

@@ -38,6 +38,7 @@ func TestJudgeSorts(t *testing.T) {
 	letter := at(Letter, 900, 900, func(e *Event) { e.Due, e.Attempt = 100, 3 })
 	dying := []Event{doomed, attempt(1, false), attempt(2, false), attempt(3, false)}
 	second := handed(100, 1000, 1, func(e *Event) { e.Revision = 90 })
+	later := func(e *Event) { e.Epoch = 2 }
 	child := func(e *Event) { e.ID = "{t}@" + "150" }
 	for name, c := range map[string]struct {
 		events []Event
@@ -55,6 +56,9 @@ func TestJudgeSorts(t *testing.T) {
 		"counted":                   {[]Event{counted, tick(100, nil), tick(200, nil)}, ""},
 		"counted, too few":          {[]Event{counted, tick(100, nil)}, "rang for 1 due times, not 2"},
 		"counted, too many":         {[]Event{counted, tick(100, nil), tick(150, nil), tick(200, nil)}, "rang for 3 due times, not 2"},
+		"counted, out at a death":   {[]Event{counted, tick(100, func(e *Event) { e.Silent = true }), tick(200, later), tick(250, later)}, ""},
+		"counted, ack lost":         {[]Event{counted, tick(100, nil), tick(200, later), tick(250, later)}, ""},
+		"counted, one unanswered":   {[]Event{counted, tick(100, func(e *Event) { e.Silent = true }), tick(200, nil)}, "until it was acked"},
 		"delayed":                   {[]Event{delayed, tick(100, nil), tick(155, nil)}, ""},
 		"delayed, too soon":         {[]Event{delayed, tick(100, nil), tick(140, nil)}, "less than 50 ms after"},
 		"doomed":                    {append(dying, letter), ""},

@@ -22,6 +22,8 @@ type Special struct {
 	Rate int
 	// redriven is true from when dead letters were redriven on: then doomed timers are acked.
 	redriven atomic.Bool
+	// shots counts the calls of Aim. Touched by the nemesis alone.
+	shots int
 }
 
 const (
@@ -94,8 +96,26 @@ func (s *Special) doomed(id string) bool {
 	return s != nil && strings.HasPrefix(id, string(Doomed)) && !s.redriven.Load()
 }
 
-// ReadLetters notes all dead letters, and then makes them timers again.
-func (s *Special) ReadLetters(ctx context.Context) error {
+// aimed is how many timers Aim schedules, aimedWithin how far from its instant they fall due at most.
+const (
+	aimed       = 200
+	aimedWithin = 15 * time.Millisecond
+)
+
+// Aim schedules timers that are at most once around an instant at which a leader is to be hit, and waits until they are accepted.
+// Between their hand-out and what is committed lie a few milliseconds at most, which chance alone would not hit.
+func (s *Special) Aim(at time.Time) {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	s.shots++
+	for i := range aimed {
+		due := at.Add(time.Duration(i)*2*aimedWithin/aimed - aimedWithin).Truncate(time.Millisecond)
+		calls.Go(func() { s.schedule(Once, fmt.Sprintf("%saimed%02d-%03d", Once, s.shots, i), due) })
+	}
+}
+
+// ReadLetters notes all dead letters, and makes them timers again if it is told to.
+func (s *Special) ReadLetters(ctx context.Context, redrive bool) error {
 	for l, err := range s.Client.DeadLetters(ctx, client.DeadQuery{}) {
 		if err != nil {
 			return fmt.Errorf("read the dead letters: %w", err)
@@ -105,6 +125,9 @@ func (s *Special) ReadLetters(ctx context.Context) error {
 			Kind: Letter, ID: l.Timer.ID, Start: now, End: now, Outcome: OK, Due: l.Timer.Due.UnixMilli(), Attempt: l.Attempts,
 			Answer: l.Reason.String(), Error: l.LastError,
 		})
+		if !redrive {
+			continue
+		}
 		s.redriven.Store(true)
 		if _, err := s.Client.Redrive(ctx, client.Letters{Keys: []string{l.Key}}); err != nil {
 			return fmt.Errorf("redrive %s: %w", l.Timer.ID, err)

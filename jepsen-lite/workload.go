@@ -192,8 +192,10 @@ func (w *Workload) take(name string, d client.Delivery) error {
 	// The timer and its due time decide, so that a run is the same for the same seed.
 	roll := rollOf(d.ID, d.Due)
 	first := d.Attempt == 1 && !d.AtMostOnce
-	e.Nacked = w.Special.doomed(d.ID) || first && roll < w.Nacks
-	e.Silent = first && !e.Nacked && roll < w.Nacks+w.Silent
+	doomed := w.Special.doomed(d.ID)
+	// An attempt of a doomed timer now and then lapses; it counts, too.
+	e.Silent = doomed && roll < 10*w.Silent && d.Attempt == 1+roll%maxAttempts || !doomed && first && roll >= w.Nacks && roll < w.Nacks+w.Silent
+	e.Nacked = !e.Silent && (doomed || first && roll < w.Nacks)
 	w.History.Add(e)
 	switch {
 	case e.Nacked:
