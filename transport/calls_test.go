@@ -460,3 +460,15 @@ func TestRedriveAll(t *testing.T) {
 		t.Errorf("%d redriven, %d left", total, left)
 	}
 }
+
+// "@every" is a period in the words of cron, and kept as one: the log does not take both.
+func TestEveryInCron(t *testing.T) {
+	t.Parallel()
+	r, err := readRepeat(&carillonv1.Repeat{Rule: &carillonv1.Repeat_Cron{Cron: "@every 1500ms"}, FixedDelay: true}, testLimits())
+	if err != nil || r.log.EveryMs != 1500 || r.log.Cron != "" {
+		t.Fatalf("got %v, %v", r.log, err)
+	}
+	if got := repeatOf(r.log).GetEvery().AsDuration(); got != 1500*time.Millisecond {
+		t.Errorf("it is shown as %v", got)
+	}
+}

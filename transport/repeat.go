@@ -30,6 +30,9 @@ func readRepeat(r *carillonv1.Repeat, l limits) (repeat, error) {
 	out := repeat{recur.Series{Rule: rule, Start: recur.MinMillis, End: recur.MaxMillis}, r.FixedDelay, &logv1.Repeat{
 		EveryMs: rule.Period(), Cron: r.GetCron(), Zone: r.Zone, FixedDelay: r.FixedDelay, MaxCount: r.MaxCount,
 	}}
+	if rule.Period() > 0 {
+		out.log.Cron = "" // "@every 5s" is kept as the period that it is
+	}
 	if r.FixedDelay && rule.Period() == 0 {
 		return out, invalid("fixed_delay", "true", "only with a period")
 	}
