@@ -12,7 +12,7 @@ const (
 	// maxUnsettled bounds the answers of one stream whose Settled is not sent yet, and the extensions that are not made
 	// yet: at the limit no more is read.
 	maxUnsettled = 8 * MaxAnswers
-	// answerLanes bounds the answerers of one stream: one for each shard, as there are no more than 256.
+	// answerLanes bounds the answerers and the extenders of one stream: one for each shard, as there are no more than 256.
 	answerLanes = 256
 	// giveBackBatch bounds the retries of one call, giveBackTries how often they are tried, with giveBackWait between,
 	// longer each time.
@@ -115,7 +115,7 @@ func (w *work) settle(batch []answer) []*carillonv1.Settled {
 func (w *work) awaitRoom() bool {
 	for {
 		w.mu.Lock()
-		full := w.unsettled > maxUnsettled || len(w.extensions) > maxUnsettled
+		full := w.unsettled > maxUnsettled || w.extends > maxUnsettled
 		w.mu.Unlock()
 		if !full {
 			return true

@@ -93,6 +93,38 @@ func TestAnswersOfAStuckShardHoldUpNoOther(t *testing.T) {
 	}
 }
 
+// The same of leases: they lapsed on all shards while one hung.
+func TestExtensionsOfAStuckShardHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	stuck, extended := make(chan struct{}), make(chan uint32, 20)
+	backend := &fakeBackend{onExtend: func(tokens []raftfsm.Token, _ []int64) ([]int64, error) {
+		for _, token := range tokens {
+			if token.Shard == 1 {
+				<-stuck
+			}
+			extended <- token.Shard
+		}
+		return make([]int64, len(tokens)), nil
+	}}
+	h := serve(t, testConfig(), backend)
+	one, two := newSource(1), newSource(2)
+	w := h.work("q", 2)
+	one.add(h.server.Hub(), queueNamed("q"), 0, 1)
+	two.add(h.server.Hub(), queueNamed("q"), 0, 1)
+	r := &carillonv1.WorkRequest{}
+	for _, d := range w.take(2) {
+		r.Extends = append(r.Extends, &carillonv1.Extend{Token: d.Token})
+	}
+	w.send(r)
+	if s := <-extended; s != 2 {
+		t.Errorf("shard %d first", s)
+	}
+	close(stuck)
+	if s := <-extended; s != 1 {
+		t.Errorf("shard %d last", s)
+	}
+}
+
 // The last attempt is marked; what is at-most-once has no lease, and is not given back when the stream breaks.
 func TestLastAndAtMostOnce(t *testing.T) {
 	t.Parallel()

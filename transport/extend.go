@@ -46,8 +46,8 @@ type extension struct {
 	lease int64 // milliseconds; 0 means the timer's own
 }
 
-// extend hands the extensions of a message to the extender: one that starts, or the next turn of the one that runs. A
-// token that is none of ours has no lease.
+// extend hands the extensions of a message to the extenders of their shards: one that starts, or the next turn of one that runs.
+// A token that is none of ours has no lease.
 func (w *work) extend(items []*carillonv1.Extend) error {
 	leases, err := readExtends("extends", items)
 	if err != nil {
@@ -61,28 +61,33 @@ func (w *work) extend(items []*carillonv1.Extend) error {
 			w.server.counts.badTokens.Add(1)
 			continue
 		}
-		w.extensions = append(w.extensions, extension{token, leases[i]})
-	}
-	if !w.extending && len(w.extensions) > 0 {
-		w.extending = true
-		w.start(w.extendAll)
+		lane := token.Shard % answerLanes
+		waiting, runs := w.extensions[lane]
+		w.extensions[lane] = append(waiting, extension{token, leases[i]})
+		w.extends++
+		if !runs {
+			w.start(func() error { return w.extendAll(lane) })
+		}
 	}
 	return nil
 }
 
-// extendAll extends leases until no more are wanted. What cannot be extended now is dropped: the worker asks again before its
+// extendAll extends leases of one shard until no more are wanted, as answerAll settles: a shard that hangs costs no other its
+// leases. What cannot be extended now is dropped: the worker asks again before its
 // lease ends, and after that others get the delivery.
-func (w *work) extendAll() error {
+func (w *work) extendAll(lane uint32) error {
 	for {
 		w.mu.Lock()
-		n := min(len(w.extensions), MaxAnswers)
+		waiting := w.extensions[lane]
+		n := min(len(waiting), MaxAnswers)
 		if n == 0 {
-			w.extensions, w.extending = nil, false
+			delete(w.extensions, lane)
 			w.mu.Unlock()
 			return nil
 		}
-		batch := w.extensions[:n:n]
-		w.extensions = w.extensions[n:]
+		batch := waiting[:n:n]
+		w.extensions[lane] = waiting[n:]
+		w.extends -= n
 		w.mu.Unlock()
 		w.extendBatch(batch)
 		select {

@@ -1,10 +1,13 @@
 package transport
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -157,6 +160,32 @@ func TestGatewayRefusesOtherRequests(t *testing.T) {
 	s.beginEnd()
 	if code, answer, _ := post(t, h, "/v1/timers/get", `{"id": "x"}`); code != 503 || reasonOf(answer) != "SHARD_UNAVAILABLE" {
 		t.Errorf("while it stops: %d %v", code, answer)
+	}
+}
+
+// What is refused before its body was read does not wait for the body: a client that sent none held the connection.
+func TestGatewayDoesNotWaitForARefusedBody(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(NewServer(testConfig(), &fakeBackend{}).Gateway())
+	t.Cleanup(server.Close)
+	conn, err := net.Dial("tcp", server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, "POST /v1/timers/schedule HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 1000\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode != http.StatusUnsupportedMediaType || !answer.Close {
+		t.Errorf("%d, closed %v", answer.StatusCode, answer.Close)
 	}
 }
 

@@ -27,7 +27,7 @@ var (
 // workStream is the server's side of a Work call.
 type workStream = grpc.BidiStreamingServer[carillonv1.WorkRequest, carillonv1.WorkResponse]
 
-// work is one Work stream. Its handler waits; a reader, a sender, an answerer for each shard that has answers, and an extender do the work.
+// work is one Work stream. Its handler waits; a reader, a sender, an answerer and an extender for each shard that has answers or extensions do the work.
 type work struct {
 	server *Server         // set before sharing
 	stream workStream      // set before sharing; the reader receives, the sender sends
@@ -40,7 +40,7 @@ type work struct {
 	unsent []executor.Delivery
 	// inSend is odd while the sender is inside Send.
 	inSend atomic.Uint64
-	// threads counts the reader, the sender, the answerers and the extender.
+	// threads counts the reader, the sender, the answerers and the extenders.
 	threads sync.WaitGroup
 
 	mu sync.Mutex
@@ -59,16 +59,17 @@ type work struct {
 	// by mu.
 	settled   []*carillonv1.Settled
 	unsettled int
-	// extensions were read and wait for the extender, which runs if extending is true; guarded by mu.
-	extensions []extension
-	extending  bool
+	// extensions were read and wait for the extender of their shard, which runs while its lane has an entry; extends counts
+	// them; guarded by mu.
+	extensions map[uint32][]extension
+	extends    int
 }
 
 func newWork(s *Server, stream workStream) *work {
 	return &work{
 		server: s, stream: stream, ctx: stream.Context(),
 		over: make(chan struct{}), room: make(chan struct{}, 1),
-		unanswered: make(map[raftfsm.Token]int64), answers: make(map[uint32][]answer),
+		unanswered: make(map[raftfsm.Token]int64), answers: make(map[uint32][]answer), extensions: make(map[uint32][]extension),
 	}
 }
 
