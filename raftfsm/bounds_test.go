@@ -74,3 +74,40 @@ func TestMissedBefore1970(t *testing.T) {
 		t.Fatalf("it goes on at %d", got)
 	}
 }
+
+// A due time of an at-most-once repeat is settled before it is handed out, and may be owed to a consumer for long: a Cancel that comes
+// meanwhile, also under another leader, cannot say that no delivery starts afterwards.
+func TestCancelOfWhatIsOwed(t *testing.T) {
+	t.Parallel()
+	for _, flip := range []bool{false, true} {
+		r := newReplica(t, Options{Repeats: grid{}})
+		r.apply(begin(1, 1000))
+		r.f.Lead(1)
+		epoch := uint64(1)
+		for _, id := range []string{"fired", "new"} {
+			c := repeating(id, 2000, 0, &logv1.Repeat{EveryMs: 100, Overlap: overlapSkip, Misfire: misfireOne})
+			c.GetSchedule().Extra.AtMostOnce = true
+			r.one(1, 1000, c)
+		}
+		ref := r.describe("fired").Ref
+		if h := r.f.HandOut(1, 2000, []Ref{ref}, nil)[0]; h.Verdict != Ahead {
+			t.Fatalf("the verdict is %v", h.Verdict)
+		}
+		ahead := complete("fired", ref.Revision, 0, 1)
+		ahead.GetComplete().Ahead = true
+		if got := r.one(1, 2000, ahead); got.Code != OK {
+			t.Fatalf("completed ahead: %+v", got)
+		}
+		if flip {
+			epoch = 2
+			r = r.restored()
+			r.apply(begin(2, 2010))
+			r.f.Lead(2)
+		}
+		for id, want := range map[string]uint32{"fired": AnswerFiring, "new": AnswerCancelled} {
+			if got := r.one(epoch, 2020, cancel(id)); got.Code != OK || got.Answer != want {
+				t.Errorf("flip %t: the cancel of %q gives %+v", flip, id, got)
+			}
+		}
+	}
+}

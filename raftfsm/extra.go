@@ -62,9 +62,9 @@ func (c *body) more() *logv1.Extra { return decodeExtra(c.extra) }
 type glance struct {
 	expiry     int64
 	atMostOnce bool
-	// repeat is that part of the bytes, spawns says that its overlap is allow.
-	repeat []byte
-	spawns bool
+	// repeat is that part of the bytes, spawns says that its overlap is allow, fired that due times of it were settled.
+	repeat        []byte
+	spawns, fired bool
 }
 
 // glanceAt reads a few fields without making messages.
@@ -80,8 +80,11 @@ func glanceAt(b []byte) (g glance) {
 		}
 	})
 	eachField(g.repeat, func(field, value uint64, _ []byte) {
-		if field == 12 {
+		switch field {
+		case 12:
 			g.spawns = value == overlapAllow
+		case 21:
+			g.fired = value > 0
 		}
 	})
 	return g

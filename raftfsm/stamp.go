@@ -163,13 +163,17 @@ func (f *FSM) after(field string, delay int64) (int64, *Result) {
 }
 
 // mayBeOut says that the present revision was handed out under the epoch, or may have been under the one before: it is older
-// than the epoch and was due, within the guard, before the epoch began.
+// than the epoch and was due, within the guard, before the epoch began. Of an at-most-once repeat it is the due time before.
 func (f *FSM) mayBeOut(epoch uint64, t *target) bool {
 	if epoch == f.lead.epoch && f.lead.wasHanded(t.slot) {
 		return true
 	}
-	if g := f.s.table.glance(&t.record); g.atMostOnce || g.spawns {
-		return false // it is gone when it is handed out, or never is
+	switch g := f.s.table.glance(&t.record); {
+	case g.spawns:
+		return false // it never is
+	case g.atMostOnce:
+		// It is gone when it is handed out. Of a repeat, the due time before may be owed to a consumer still, also by a leader before.
+		return g.fired
 	}
 	if epoch != f.s.epoch {
 		// The entry that opens the epoch is not applied yet: its clock is at most the one given out now.

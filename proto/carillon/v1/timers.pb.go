@@ -327,7 +327,7 @@ const (
 	// Cancelled: no delivery starts afterwards.
 	CancelOutcome_CANCEL_OUTCOME_CANCELLED CancelOutcome = 1
 	// Firing: a delivery had been handed out (or may have been, by a leader that died) and may still complete; no further
-	// attempt starts.
+	// attempt starts. Also of an at-most-once repeat that has fired: nobody says when the delivery before is over.
 	CancelOutcome_CANCEL_OUTCOME_FIRING CancelOutcome = 2
 	// Fired: the delivery had been acked; the cancel changed nothing.
 	CancelOutcome_CANCEL_OUTCOME_FIRED CancelOutcome = 3
