@@ -63,7 +63,8 @@ type RetryPolicy struct {
 	Lease time.Duration
 	// InitialBackoff is the wait before the second attempt, 1 ms to 24 h; 1 s by default.
 	InitialBackoff time.Duration
-	// MaxBackoff bounds the wait, InitialBackoff to 24 h; 5 min by default.
+	// MaxBackoff is the longest wait, InitialBackoff to 24 h; 5 min by default, or InitialBackoff if that is longer. Waits are spread by
+	// 10 % up and down, never over it.
 	MaxBackoff time.Duration
 	// Multiplier makes each wait longer than the last, 1 to 100; 2 by default.
 	Multiplier float64

@@ -623,7 +623,7 @@ type RetryPolicy struct {
 	Lease *durationpb.Duration `protobuf:"bytes,1,opt,name=lease,proto3" json:"lease,omitempty"`
 	// InitialBackoff is the wait before the second attempt, 1 ms to 24 h; 1 s by default.
 	InitialBackoff *durationpb.Duration `protobuf:"bytes,2,opt,name=initial_backoff,json=initialBackoff,proto3" json:"initial_backoff,omitempty"`
-	// MaxBackoff is the longest wait (each is spread by 10 % up and down), initial_backoff to 24 h; 5 min by default (or initial_backoff, if that is longer).
+	// MaxBackoff is the longest wait, also with the 10 % by which each is spread up and down; initial_backoff to 24 h; 5 min by default (or initial_backoff, if that is longer).
 	MaxBackoff *durationpb.Duration `protobuf:"bytes,3,opt,name=max_backoff,json=maxBackoff,proto3" json:"max_backoff,omitempty"`
 	// Multiplier makes each wait longer than the last, 1 to 100; 2 by default.
 	Multiplier float64 `protobuf:"fixed64,4,opt,name=multiplier,proto3" json:"multiplier,omitempty"`
