@@ -109,7 +109,6 @@ func TestStopWithHungDisk(t *testing.T) {
 // Snapshots are taken when the log has grown, in turn, and cut the log; a replica that was away is sent one.
 func TestSnapshots(t *testing.T) {
 	t.Parallel()
-	gate := NewGate(1)
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
 		leader := c.leader()
 		away := c.nodes[0]
@@ -140,6 +139,7 @@ func TestSnapshots(t *testing.T) {
 			t.Errorf("%d timers after the restart", n)
 		}
 	}, func(c *cluster) {
+		gate := NewGate(1) // of the bubble: its time does not pass while somebody waits for what is not
 		c.config = func(c *Config) { c.SnapshotBytes, c.TrailingLogs = 64<<10, MinTrailingLogs }
 		c.deps = func(d *Deps) { d.SnapshotGate = gate }
 	})
