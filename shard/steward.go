@@ -42,8 +42,10 @@ type steward struct {
 	// asked is the term for which an epoch was opened, askedAt when its first entry was sent last. Touched by run alone.
 	asked   uint64
 	askedAt time.Time
-	// heldAt is when the lease was last seen held. Touched by run alone.
-	heldAt time.Time
+	// heldAt is when the lease was last seen held, movedAt when the replica was last seen to apply something, up to moved. Touched by
+	// run alone.
+	heldAt, movedAt time.Time
+	moved           uint64
 }
 
 func newSteward(s *Shard) *steward {
@@ -208,11 +210,14 @@ func (w *steward) watch(term uint64) {
 		return
 	}
 	w.heldAt = now
+	if applied := w.s.applied.Load(); applied != w.moved {
+		w.moved, w.movedAt = applied, now // it works off what came before
+	}
 	at, found := w.s.proposer.oldest()
 	if !found || w.s.disk.writing() > limit {
 		return
 	}
-	if wait := now.Sub(at); wait > wedgedAfter*limit {
+	if wait := min(now.Sub(at), now.Sub(w.movedAt)); wait > wedgedAfter*limit {
 		w.s.log.Error("shard: wedged: an entry is not applied though the majority answers; stopping the replica",
 			"epoch", term, "waited", wait)
 		w.s.fail(ErrWedged)

@@ -258,6 +258,37 @@ func TestWatchdog(t *testing.T) {
 	})
 }
 
+// A replica that is busy with what came before an entry is not wedged: one that had been restarted on a starved machine was stopped
+// again just as it came to its first entry.
+func TestWatchdogWaitsForProgress(t *testing.T) {
+	t.Parallel()
+	inBubble(t, 3, func(t *testing.T, c *cluster) {
+		leader := c.leader()
+		p := leader.shard.proposer
+		p.mu.Lock()
+		p.sequence++
+		p.flights[p.sequence] = &flight{sequence: p.sequence, formed: true, sentAt: time.Now()}
+		p.mu.Unlock()
+		applied := leader.shard.applied.Load()
+		for range 20 { // as if it applied an old entry a second
+			time.Sleep(time.Second)
+			applied++
+			leader.shard.applied.Store(applied)
+		}
+		if !leader.shard.mayFire() {
+			t.Error("it was stopped though it goes on")
+		}
+		moved := time.Now()
+		leader.wg.Wait()
+		if took := time.Since(moved); !errors.Is(leader.err, ErrWedged) || took < 5*time.Second {
+			t.Errorf("Run returned %v after %v without progress", leader.err, took)
+		}
+		leader.restart()
+		c.leader()
+		c.inStep()
+	})
+}
+
 // An entry that Raft refused, found out by the next one that is applied: its waiter is told that it was not applied, and
 // what it held is released.
 func TestRefusedEntry(t *testing.T) {
