@@ -52,7 +52,11 @@ func (s *Shard) Run(parent context.Context) error {
 func (s *Shard) start(notify chan<- bool) (err error) {
 	defer func() {
 		// Raft panics if it cannot write its term or read its log.
-		if p := recover(); p != nil {
+		p := recover()
+		if cause, _ := p.(error); errors.Is(cause, raft.ErrLogNotFound) {
+			// Not a DamagedError: that a snapshot could not be read may pass.
+			err = fmt.Errorf("start Raft: the log does not reach back to the newest snapshot that can be read: %w", cause)
+		} else if p != nil {
 			err = fmt.Errorf("start Raft: panic: %v", p)
 		}
 	}()
