@@ -13,7 +13,7 @@ import (
 )
 
 // nats-io/nats-server PR #8308: the next time was kept in whole seconds, so that a period of 1.5 s was one of 1 s from the second
-// firing on. Here each due time keeps its milliseconds, through log, snapshot and a change of the leader.
+// firing on. Here each due time keeps its milliseconds, through log, snapshot and a restart of all replicas.
 func TestReportPeriodKeepsItsMillis(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
