@@ -107,7 +107,10 @@ func TestFarTimersComeAtTheirTime(t *testing.T) {
 func TestCancelAtTheDueTime(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
-		c.sink.answer(func(d executor.Delivery) { c.propose(completeOf(d)) })
+		c.sink.answer(func(d executor.Delivery) {
+			time.Sleep(20 * time.Millisecond) // many a cancel comes while the delivery is out
+			c.propose(completeOf(d))
+		})
 		for _, n := range c.nodes { // a commit takes some milliseconds
 			slow := func() { time.Sleep(3 * time.Millisecond) }
 			n.log.slow.Store(&slow)
