@@ -45,7 +45,7 @@ type node struct {
 	served    func() // stops and waits for peers
 	log       *faultyLog
 	stable    *faultyStable
-	snaps     *raft.InmemSnapshotStore
+	snaps     *memSnapshots
 
 	shard *Shard
 	// current is shard, for others than the story's own goroutine.
@@ -78,7 +78,7 @@ func newCluster(t testing.TB, n int, change ...func(*cluster)) *cluster {
 	}
 	for i := range n {
 		store := raft.NewInmemStore()
-		node := &node{c: c, id: fmt.Sprintf("n%d", i+1), snaps: raft.NewInmemSnapshotStore()}
+		node := &node{c: c, id: fmt.Sprintf("n%d", i+1), snaps: &memSnapshots{}}
 		node.log, node.stable = &faultyLog{LogStore: store}, &faultyStable{StableStore: store}
 		c.nodes = append(c.nodes, node)
 	}
