@@ -40,7 +40,8 @@ type Timer struct {
 	Retry RetryPolicy
 	// Repeat makes the timer fire again and again; the zero value fires once.
 	Repeat Repeat
-	// Window lets the leader place each due time where the fewest timers are, at most so much later; up to 24 h.
+	// Window lets the leader place each due time where the fewest timers are, at most so much later; up to 24 h, and of a repeat with a
+	// period no longer than that.
 	Window time.Duration
 	// Expiry, if set, is the instant after which a delivery is of no use: the timer then ends as Expired. After the due time,
 	// at most 100 years ahead.

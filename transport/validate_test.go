@@ -121,6 +121,12 @@ var otherCases = []scheduleCase{
 	{"webhook at home", "webhook", onTimer(func(x *carillonv1.Timer) { x.Target = &carillonv1.Timer_Webhook{Webhook: "https://127.0.0.1/"} })},
 	{"window", "", onTimer(func(x *carillonv1.Timer) { x.Window = seconds(86_400) })},
 	{"long window", "window", onTimer(func(x *carillonv1.Timer) { x.Window = seconds(86_400.1) })},
+	{"a window as long as the period", "", onTimer(func(x *carillonv1.Timer) {
+		x.Window, x.Repeat = seconds(5), &carillonv1.Repeat{Rule: &carillonv1.Repeat_Every{Every: seconds(5)}}
+	})},
+	{"a window longer than the period", "window", onTimer(func(x *carillonv1.Timer) {
+		x.Window, x.Repeat = seconds(6), &carillonv1.Repeat{Rule: &carillonv1.Repeat_Every{Every: seconds(5)}}
+	})},
 	{"negative window", "window", onTimer(func(x *carillonv1.Timer) { x.Window = seconds(-1) })},
 	{"expiry", "", onTimer(func(x *carillonv1.Timer) { x.Expiry = timestamppb.New(testNow.Add(61 * time.Second)) })},
 	{"expiry at the due time", "expiry", onTimer(func(x *carillonv1.Timer) { x.Expiry = timestamppb.New(testNow.Add(60 * time.Second)) })},

@@ -42,6 +42,9 @@ func readTimer(t *carillonv1.Timer, l limits) (wish, error) {
 		if extra.WindowMs, err = floorMillis("window", t.Window, maxWindowMillis, "0 to 24 h"); err != nil {
 			return w, err
 		}
+		if every := extra.Repeat.GetEveryMs(); every > 0 && extra.WindowMs > every {
+			return w, invalid("window", millis(extra.WindowMs).AsDuration().String(), "at most the period, "+millis(every).AsDuration().String())
+		}
 	}
 	if t.Expiry != nil {
 		if extra.ExpiryMs, err = readExpiry(t, earliest, l); err != nil {

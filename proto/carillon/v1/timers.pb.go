@@ -410,7 +410,8 @@ type Timer struct {
 	Retry *RetryPolicy `protobuf:"bytes,11,opt,name=retry,proto3" json:"retry,omitempty"`
 	// Repeat makes the timer fire again and again. Then when may be unset (the first due time is the repeat's own), or is the first due time.
 	Repeat *Repeat `protobuf:"bytes,12,opt,name=repeat,proto3" json:"repeat,omitempty"`
-	// Window lets the leader place each due time where the fewest timers are, at most so much later; up to 24 h.
+	// Window lets the leader place each due time where the fewest timers are, at most so much later; up to 24 h, and of a repeat
+	// with a period no longer than that.
 	Window *durationpb.Duration `protobuf:"bytes,13,opt,name=window,proto3" json:"window,omitempty"`
 	// Expiry is the instant after which a delivery is of no use: the timer then ends as EXPIRED. After the due time, and at most
 	// 100 years ahead.
