@@ -34,6 +34,13 @@ type fakeTable struct {
 	keep    bool             // whether to keep the history
 }
 
+// handedOut is how long the history is.
+func (f *fakeTable) handedOut() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.history)
+}
+
 func newFakeTable() *fakeTable {
 	return &fakeTable{ids: map[string]uint32{}, handed: map[uint32]uint64{}, held: map[uint32]bool{}, parked: map[uint32]bool{}}
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -159,10 +158,7 @@ func TestOrderWithManyTakers(t *testing.T) {
 	table := newFakeTable()
 	table.keep = true
 	loop := NewLoop(LoopOptions{Workers: 4, Logger: quiet})
-	var taken atomic.Int64
-	e := loop.Add(Options{Table: table, Deliverer: readyFunc(func(src Source, q Queue) {
-		taken.Add(int64(len(src.Take(q, 3))))
-	})})
+	e := loop.Add(Options{Table: table, Deliverer: readyFunc(func(src Source, q Queue) { src.Take(q, 3) })})
 	table.feed = e.Feed()
 	ctx, cancel := context.WithCancel(t.Context())
 	var all sync.WaitGroup
@@ -180,8 +176,7 @@ func TestOrderWithManyTakers(t *testing.T) {
 	for range 4 {
 		all.Go(func() {
 			for ctx.Err() == nil {
-				n := len(e.Take(q("0"), 2)) + len(e.Take(q("1"), 5))
-				if taken.Add(int64(n)); n == 0 {
+				if len(e.Take(q("0"), 2))+len(e.Take(q("1"), 5)) == 0 {
 					<-time.After(time.Millisecond)
 				}
 			}
@@ -190,15 +185,14 @@ func TestOrderWithManyTakers(t *testing.T) {
 	var from []int // where each epoch begins in the history
 	for epoch := range uint64(3) {
 		e.Follow()
-		taken.Store(0)
-		from = append(from, len(table.history))
+		from = append(from, table.handedOut())
 		table.lead(epoch + 1)
 		e.Lead(epoch + 1)
-		want := int64(timers)
+		want := from[epoch] + timers
 		if epoch < 2 {
-			want /= 3
+			want = from[epoch] + timers/3
 		}
-		for taken.Load() < want {
+		for table.handedOut() < want {
 			<-time.After(time.Millisecond)
 		}
 	}
