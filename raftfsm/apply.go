@@ -82,12 +82,12 @@ func (f *FSM) readAhead(e *entry) {
 	}
 	for i := range cmds {
 		if c := &cmds[i]; c.guessed {
-			sum += s.table.touch(c.guess)
+			sum += uint64(s.table.where(c.guess))
 		}
 	}
 	for i := range cmds {
 		if c := &cmds[i]; c.guessed {
-			sum += uint64(s.table.inner(s.table.at(c.guess).where)[0])
+			sum += s.table.touch(s.table.where(c.guess))
 		}
 	}
 	f.touched = sum
@@ -134,7 +134,8 @@ func (f *FSM) applyCommand(e *entry, c *command) Result {
 // armUnchanged arms the slot of a timer whose hold was lifted and which stayed as it was.
 func (f *FSM) armUnchanged(t *target) {
 	if f.s.unchanged(t) {
-		f.arm(t.slot, f.s.table.at(t.slot)) // as it is now: what was changed may lie where it lay before
+		r := f.s.table.at(t.slot) // as it is now: what was changed may lie where it lay before
+		f.arm(t.slot, &r)
 	}
 }
 

@@ -63,10 +63,10 @@ func (s *state) checkRecords(sum *uint64) error {
 	accepted, payloads, paused, dead := map[uint64]bool{}, int64(0), 0, 0
 	for slot := range s.table.length {
 		r := s.table.at(slot)
-		if r == nil {
+		if r.where == 0 {
 			continue
 		}
-		namespace, c := s.table.namespace(r), s.table.body(r)
+		namespace, c := s.table.namespace(&r), s.table.body(&r)
 		t := s.find(namespace, c.id)
 		if !t.pending || t.slot != slot {
 			return fmt.Errorf("slot %d (%s/%s) is not what its key finds", slot, namespace, c.id)
@@ -80,10 +80,10 @@ func (s *state) checkRecords(sum *uint64) error {
 		if r.revision == 0 || r.revision > s.index || c.created > s.clock {
 			return fmt.Errorf("%s/%s of revision %d, created %d, is younger than index %d, clock %d", namespace, c.id, r.revision, c.created, s.index, s.clock)
 		}
-		if got := s.recordSum(r, &c); got != r.sum {
+		if got := s.recordSum(&r, &c); got != r.sum {
 			return fmt.Errorf("%s/%s was changed in its place: sum %016x, now %016x", namespace, c.id, r.sum, got)
 		}
-		if err := s.checkExtra(namespace, r, &c); err != nil {
+		if err := s.checkExtra(namespace, &r, &c); err != nil {
 			return fmt.Errorf("%s/%s: %w", namespace, c.id, err)
 		}
 		switch p := &s.table.profiles[r.profile]; {
@@ -247,7 +247,7 @@ func (l *leadership) check(s *state) error {
 	held, open := 0, 0
 	var err error
 	l.notes.each(func(slot uint32, n note) {
-		if s.table.at(slot) == nil {
+		if s.table.where(slot) == 0 {
 			err = fmt.Errorf("slot %d is free and has a note", slot)
 		}
 		held += int(n & noteHeld)

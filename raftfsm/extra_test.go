@@ -18,11 +18,11 @@ import (
 // snapshot of the first version is read, and gives the hash that it gave then.
 func TestPlainTimersTakeNoRoom(t *testing.T) {
 	t.Parallel()
-	if got := unsafe.Sizeof(record{}); got != 48 {
-		t.Errorf("a record has %d bytes", got)
+	if got := unsafe.Sizeof(page{}) / pageSize; got != 8 {
+		t.Errorf("a slot has %d bytes", got)
 	}
 	c := body{id: "order-1", due: 5000, created: 4000, payload: []byte("hello")}
-	if got, want := blobSize(c.inner(5000)), 4+1+2+len("order-1")+2+len("hello"); got != want {
+	if got, want := blobSize(c.inner(&record{nextDue: 5000})), 4+1+2+len("order-1")+8+3+2+2+len("hello"); got != want {
 		t.Errorf("a blob has %d bytes, want %d", got, want)
 	}
 	first, err := os.ReadFile("testdata/first.snapshot")

@@ -86,17 +86,3 @@ func (row *ForecastRow) count(q *ForecastQuery, due int64, parked bool) {
 		row.Counts[step]++
 	}
 }
-
-// each calls f for all records, in the order of their slots.
-func (v *view) each(f func(r *record)) {
-	for _, p := range v.pages {
-		if p == nil {
-			continue
-		}
-		for i := range p {
-			if r := &p[i]; r.where != 0 {
-				f(r)
-			}
-		}
-	}
-}

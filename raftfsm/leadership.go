@@ -173,16 +173,20 @@ func (f *FSM) enter(epoch uint64) {
 
 // rearm changes the notes and arms, in the order of (NextDue, Accepted), every slot that was handed out or held. Called with mu held.
 func (f *FSM) rearm(change func(note) note) {
-	var slots []uint32
+	type armed struct {
+		slot   uint32
+		record record
+	}
+	var slots []armed
 	f.lead.notes.each(func(slot uint32, n note) {
 		f.lead.notes.set(slot, change(n))
 		if n&(noteHanded|noteHeld) != 0 {
-			slots = append(slots, slot)
+			slots = append(slots, armed{slot, f.s.table.at(slot)})
 		}
 	})
-	slices.SortFunc(slots, func(a, b uint32) int { return compareDue(f.s.table.at(a), f.s.table.at(b)) })
-	for _, slot := range slots {
-		f.arm(slot, f.s.table.at(slot))
+	slices.SortFunc(slots, func(a, b armed) int { return compareDue(&a.record, &b.record) })
+	for i := range slots {
+		f.arm(slots[i].slot, &slots[i].record)
 	}
 }
 
@@ -197,14 +201,15 @@ func compareDue(a, b *record) int {
 func (f *FSM) Describe(slots []uint32, out []DueInfo) []DueInfo {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.warm(slots)
 	for _, slot := range slots {
 		r := f.s.table.at(slot)
-		if r == nil {
+		if r.where == 0 {
 			out = append(out, DueInfo{Ref: Ref{Slot: slot}})
 			continue
 		}
 		n, p := f.lead.notes.at(slot), &f.s.table.profiles[r.profile]
-		g := f.s.table.glance(r)
+		g := f.s.table.glance(&r)
 		out = append(out, DueInfo{
 			Ref: Ref{Slot: slot, Revision: r.revision}, OK: !p.parked, Namespace: p.namespace, Queue: p.queue,
 			NextDue: r.nextDue, Accepted: r.accepted, Attempt: r.attempt, Lease: p.lease,
@@ -212,6 +217,20 @@ func (f *FSM) Describe(slots []uint32, out []DueInfo) []DueInfo {
 		})
 	}
 	return out
+}
+
+// warm loads what lies in the slots, in short loops as readAhead does. Called with mu held.
+func (f *FSM) warm(slots []uint32) {
+	sum := uint64(0)
+	for _, slot := range slots {
+		sum += uint64(f.s.table.where(slot))
+	}
+	for _, slot := range slots {
+		if where := f.s.table.where(slot); where != 0 {
+			sum += f.s.table.touch(where)
+		}
+	}
+	f.touched = sum
 }
 
 // HandOut appends one Handed for each ref to out, and notes which timers it gives out, at an instant in Unix milliseconds. The
@@ -222,18 +241,18 @@ func (f *FSM) HandOut(epoch uint64, now int64, refs []Ref, out []Handed) []Hande
 	leads := epoch != 0 && epoch == f.lead.led && epoch >= f.s.epoch
 	for _, ref := range refs {
 		// Load all records and blobs before the first is used, as readAhead does.
-		if r := f.s.table.at(ref.Slot); r != nil {
-			f.touched += uint64(f.s.table.slabs[r.where.slab()][r.where.offset()])
+		if where := f.s.table.where(ref.Slot); where != 0 {
+			f.touched += f.s.table.touch(where)
 		}
 	}
 	for _, ref := range refs {
 		r := f.s.table.at(ref.Slot)
 		n := f.lead.notes.at(ref.Slot)
-		if !leads || r == nil || r.revision != ref.Revision || n&(noteHanded|noteHeld) != 0 {
+		if !leads || r.where == 0 || r.revision != ref.Revision || n&(noteHanded|noteHeld) != 0 {
 			out = append(out, Handed{})
 			continue
 		}
-		verdict := f.verdict(r, now)
+		verdict := f.verdict(&r, now)
 		if verdict == Refused {
 			out = append(out, Handed{})
 			continue
@@ -242,7 +261,7 @@ func (f *FSM) HandOut(epoch uint64, now int64, refs []Ref, out []Handed) []Hande
 			f.lead.notes.set(ref.Slot, n|noteHanded|noteOut)
 			f.lead.notes.handedAt(ref.Slot, now)
 		}
-		out = append(out, Handed{Record: f.s.table.build(r), Verdict: verdict})
+		out = append(out, Handed{Record: f.s.table.build(&r), Verdict: verdict})
 	}
 	return out
 }
@@ -272,8 +291,8 @@ func (f *FSM) verdict(r *record, now int64) Verdict {
 func (f *FSM) Record(slot uint32) *Record {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if r := f.s.table.at(slot); r != nil {
-		return f.s.table.build(r)
+	if r := f.s.table.at(slot); r.where != 0 {
+		return f.s.table.build(&r)
 	}
 	return nil
 }

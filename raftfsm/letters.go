@@ -77,8 +77,8 @@ func (f *FSM) lettersOf(namespace, queue string, limit int) (keys []string, more
 	}
 	s := f.s
 	s.order.from(namespace, "", func(slot uint32) bool {
-		r := s.table.at(slot)
-		p := &s.table.profiles[r.profile]
+		in := s.table.inner(s.table.where(slot))
+		p := &s.table.profiles[blobProfile(in)]
 		if p.namespace != namespace {
 			return false
 		}
@@ -87,7 +87,7 @@ func (f *FSM) lettersOf(namespace, queue string, limit int) (keys []string, more
 			return false
 		}
 		if queue == "" || p.queue == queue {
-			keys = append(keys, string(s.table.id(r)))
+			keys = append(keys, string(blobID(in)))
 		}
 		return true
 	})

@@ -77,8 +77,8 @@ func (o *order) keyOf(namespace, id string) orderKey {
 
 // slotKey writes the key of a slot over b.
 func (o *order) slotKey(b []byte, slot uint32) []byte {
-	r := o.table.at(slot)
-	return append(append(append(b[:0], o.table.namespace(r)...), 0), o.table.id(r)...)
+	namespace, id := o.table.key(slot)
+	return append(append(append(b[:0], namespace...), 0), id...)
 }
 
 // compareSlots compares the keys of two slots.
@@ -86,13 +86,12 @@ func (o *order) compareSlots(a, b uint32) int {
 	if a == b {
 		return 0
 	}
-	x, y := o.table.at(a), o.table.at(b)
-	if x.profile != y.profile {
-		if c := strings.Compare(o.table.namespace(x), o.table.namespace(y)); c != 0 {
-			return c
-		}
+	x, xID := o.table.key(a)
+	y, yID := o.table.key(b)
+	if c := strings.Compare(x, y); c != 0 {
+		return c
 	}
-	return bytes.Compare(o.table.id(x), o.table.id(y))
+	return bytes.Compare(xID, yID)
 }
 
 // leafHead is the bytes of a key from a position on; behind its end are zeros.

@@ -45,7 +45,7 @@ func (m *orderModel) toggle(namespace, id string) {
 	key := namespace + "\x00" + id
 	if slot, ok := m.slots[key]; ok {
 		m.order.remove(namespace, id, slot, m.hint(namespace, id))
-		r := *m.table.at(slot)
+		r := m.table.at(slot)
 		m.table.free(slot)
 		m.table.kill(r.where)
 		m.table.forgo(r.profile)

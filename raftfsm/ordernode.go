@@ -316,7 +316,7 @@ func (o *order) checkLeaf(l *orderLeaf, low, high string) (int, error) {
 	before := ""
 	for i := range l.cells[:l.n] {
 		slot := l.slot(i)
-		if o.table.at(slot) == nil {
+		if o.table.where(slot) == 0 {
 			return 0, fmt.Errorf("slot %d is free", slot)
 		}
 		key := string(o.slotKey(nil, slot))

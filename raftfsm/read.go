@@ -48,12 +48,12 @@ func (s *state) letterOf(namespace, id string, revision uint64) *Record {
 	namespace = deadNamespace(namespace)
 	s.order.from(namespace, letterKey(revision, 0), func(slot uint32) bool {
 		r := s.table.at(slot)
-		if r.revision != revision || s.table.namespace(r) != namespace {
+		if r.revision != revision || s.table.namespace(&r) != namespace {
 			return false
 		}
-		c := s.table.body(r)
+		c := s.table.body(&r)
 		if c.more().GetDead().GetId() == id {
-			letter = s.table.build(r)
+			letter = s.table.build(&r)
 		}
 		return letter == nil
 	})
@@ -109,8 +109,10 @@ func (f *FSM) List(q ListQuery) ListPage {
 	defer f.mu.Unlock()
 	t := &f.s.table
 	fits := f.filter(q.Filter)
+	var one record
 	f.s.order.from(namespace, start, func(slot uint32) bool {
-		r := t.at(slot)
+		one = t.at(slot)
+		r := &one
 		if t.namespace(r) != namespace || !strings.HasPrefix(borrow(t.id(r)), q.Prefix) {
 			return false
 		}
@@ -136,7 +138,8 @@ func (f *FSM) List(q ListQuery) ListPage {
 		return true
 	})
 	if page.More && last != noSlot {
-		page.Last = string(t.id(t.at(last)))
+		_, id := t.key(last)
+		page.Last = string(id)
 	}
 	return page
 }

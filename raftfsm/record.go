@@ -6,13 +6,20 @@ import (
 	"unsafe"
 )
 
-// A pending timer lies in the table in two parts, both without pointers: a record in its slot, which has a fixed size, and a
-// blob in a slab. What many timers share (namespace, queue, content type, retry policy) is a profile. A blob is
+// A pending timer is one blob in a slab, without pointers; its slot holds the place of the blob alone. So what is known of a timer
+// lies together, in two or three cache lines. What many timers share (namespace, queue, content type, retry policy) is a profile. A
+// blob is
 //
 //	slot         4 bytes, little endian
 //	size         uvarint, of what follows
 //	flags        1 byte
 //	ID           1 byte of length, text
+//	sum          8 bytes, little endian: the timer's part of the state hash
+//	profile      uvarint
+//	revision     uvarint
+//	accepted     uvarint
+//	next due     varint
+//	attempt      uvarint, with flagAttempt
 //	next - due   varint, with flagMoved
 //	next - made  varint; made is when the timer was created
 //	headers      uvarint of pairs, each two texts with a uvarint of length; with flagHeaders
@@ -23,7 +30,7 @@ import (
 //
 // and is never changed, so whoever has the slab may read on while others write.
 
-// record is the part that has a fixed size.
+// record is the part of a blob that is looked at most, as it was when it was read.
 type record struct {
 	nextDue            int64
 	accepted, revision uint64
@@ -51,6 +58,7 @@ const (
 	flagLabels
 	flagError
 	flagExtra
+	flagAttempt
 )
 
 // borrow is the bytes as a text that is good as long as they are not written.
@@ -66,11 +74,15 @@ func uvarintLen(v uint64) int {
 
 func zigzag(v int64) uint64 { return uint64(v)<<1 ^ uint64(v>>63) }
 
-// inner is the size of a body in its blob, without slot and size.
-func (c *body) inner(nextDue int64) int {
-	n := 2 + len(c.id) + uvarintLen(zigzag(nextDue-c.created)) + len(c.headers) + len(c.labels) + len(c.payload)
-	if c.due != nextDue {
-		n += uvarintLen(zigzag(nextDue - c.due))
+// inner is the size of a body with its record in their blob, without slot and size.
+func (c *body) inner(r *record) int {
+	n := 2 + len(c.id) + 8 + uvarintLen(uint64(r.profile)) + uvarintLen(r.revision) + uvarintLen(r.accepted) +
+		uvarintLen(zigzag(r.nextDue)) + uvarintLen(zigzag(r.nextDue-c.created)) + len(c.headers) + len(c.labels) + len(c.payload)
+	if r.attempt != 0 {
+		n += uvarintLen(uint64(r.attempt))
+	}
+	if c.due != r.nextDue {
+		n += uvarintLen(zigzag(r.nextDue - c.due))
 	}
 	if c.lastError != "" {
 		n += uvarintLen(uint64(len(c.lastError))) + len(c.lastError)
@@ -84,18 +96,27 @@ func (c *body) inner(nextDue int64) int {
 // blobSize is the size of a blob whose inner size is n.
 func blobSize(n int) int { return 4 + uvarintLen(uint64(n)) + n }
 
-// put writes the body over the bytes of its blob.
-func (c *body) put(b []byte, slot uint32, nextDue int64, inner int) {
+// put writes the body and its record over the bytes of their blob.
+func (c *body) put(b []byte, slot uint32, r *record, inner int) {
 	b = binary.LittleEndian.AppendUint32(b[:0], slot)
 	b = binary.AppendUvarint(b, uint64(inner))
 	flags := len(b)
 	b = append(b, 0, byte(len(c.id)))
 	b = append(b, c.id...)
-	if c.due != nextDue {
-		b[flags] |= flagMoved
-		b = binary.AppendVarint(b, nextDue-c.due)
+	b = binary.LittleEndian.AppendUint64(b, r.sum)
+	b = binary.AppendUvarint(b, uint64(r.profile))
+	b = binary.AppendUvarint(b, r.revision)
+	b = binary.AppendUvarint(b, r.accepted)
+	b = binary.AppendVarint(b, r.nextDue)
+	if r.attempt != 0 {
+		b[flags] |= flagAttempt
+		b = binary.AppendUvarint(b, uint64(r.attempt))
 	}
-	b = binary.AppendVarint(b, nextDue-c.created)
+	if c.due != r.nextDue {
+		b[flags] |= flagMoved
+		b = binary.AppendVarint(b, r.nextDue-c.due)
+	}
+	b = binary.AppendVarint(b, r.nextDue-c.created)
 	if len(c.headers) > 0 {
 		b[flags] |= flagHeaders
 		b = append(b, c.headers...)
@@ -129,20 +150,60 @@ func blobInner(b []byte) []byte {
 // blobID is the ID in the inner part of a blob.
 func blobID(in []byte) []byte { return in[2 : 2+int(in[1])] }
 
-// bodyOf reads the inner part of a blob.
-func bodyOf(in []byte, nextDue int64) body {
+// cutUvarint takes a number from the beginning of b; most have one byte.
+func cutUvarint(b []byte) (uint64, []byte) {
+	if b[0] < 0x80 {
+		return uint64(b[0]), b[1:]
+	}
+	return cutLongUvarint(b)
+}
+
+func cutLongUvarint(b []byte) (uint64, []byte) {
+	v, n := binary.Uvarint(b)
+	return v, b[n:]
+}
+
+func cutVarint(b []byte) (int64, []byte) {
+	v, rest := cutUvarint(b)
+	return int64(v>>1) ^ -int64(v&1), rest
+}
+
+// blobProfile is the profile in the inner part of a blob.
+func blobProfile(in []byte) uint32 {
+	v, _ := cutUvarint(in[10+int(in[1]):])
+	return uint32(v)
+}
+
+// read reads the record in the inner part of a blob. The rest is that of its body.
+func (r *record) read(in []byte) (rest []byte) {
+	flags, b := in[0], in[2+int(in[1]):]
+	r.sum = binary.LittleEndian.Uint64(b)
+	var v uint64
+	v, b = cutUvarint(b[8:])
+	r.profile = uint32(v)
+	r.revision, b = cutUvarint(b)
+	r.accepted, b = cutUvarint(b)
+	r.nextDue, b = cutVarint(b)
+	if r.attempt = 0; flags&flagAttempt != 0 {
+		v, b = cutUvarint(b)
+		r.attempt = uint32(v)
+	}
+	return b
+}
+
+// bodyOf reads the body in the inner part of a blob.
+func bodyOf(in []byte) body {
+	var r record
 	flags, id := in[0], blobID(in)
-	c := body{id: borrow(id), due: nextDue}
-	in = in[2+len(id):]
-	number := func() int64 {
-		v, n := binary.Varint(in)
-		in = in[n:]
-		return v
-	}
+	in = r.read(in)
+	c := body{id: borrow(id), due: r.nextDue}
+	var ago int64
 	if flags&flagMoved != 0 {
-		c.due = nextDue - number()
+		ago, in = cutVarint(in)
+		c.due = r.nextDue - ago
 	}
-	c.created = nextDue - number()
+	ago, in = cutVarint(in)
+	c.created = r.nextDue - ago
 	if flags&flagHeaders != 0 {
 		c.headers, in = cutPairs(in)
 	}
@@ -197,7 +258,7 @@ func pairsOf(b []byte, out []Pair) []Pair {
 // build is the timer for a reader, who may keep it: nothing in it lies in the table.
 func (v *view) build(r *record) *Record {
 	in := slices.Clone(v.inner(r.where))
-	p, c := &v.profiles[r.profile], bodyOf(in, r.nextDue)
+	p, c := &v.profiles[r.profile], bodyOf(in)
 	out := &Record{
 		Namespace: p.namespace, ID: c.id, Queue: p.queue, ContentType: p.contentType, Retry: p.policy(),
 		Due: c.due, NextDue: r.nextDue, Accepted: r.accepted, Revision: r.revision, Attempt: r.attempt,

@@ -31,7 +31,7 @@ func (f *FSM) Restore(r io.Reader) error {
 	f.ops = append(f.ops[:0], Op{Kind: Reset})
 	for slot := range s.table.length {
 		if r := s.table.at(slot); !s.table.profiles[r.profile].parked {
-			f.arm(slot, r)
+			f.arm(slot, &r)
 		}
 		if len(f.ops) >= maxKeptOps {
 			f.push()

@@ -182,11 +182,11 @@ func (t *table) compact() {
 		s.cursor += size
 		budget -= int64(size)
 		slot := blobSlot(t.slabs[victim][from.offset():])
-		if r := t.at(slot); r != nil && r.where == from {
+		if t.where(slot) == from {
 			into, to := t.reserve(size)
 			copy(into, t.slabs[victim][from.offset():])
 			before := t.copied
-			t.own(slot).where = to
+			*t.own(slot) = to
 			budget -= int64(t.copied-before) * int64(unsafe.Sizeof(page{}))
 			t.kill(from)
 			s.died -= int64(size)
@@ -232,7 +232,7 @@ func (t *table) checkSlabs() error {
 		gone := 0
 		for at := 0; at < len(b); {
 			size := blobSize(len(blobInner(b[at:])))
-			if r := t.at(blobSlot(b[at:])); r == nil || r.where != placeOf(uint32(n), at) {
+			if t.where(blobSlot(b[at:])) != placeOf(uint32(n), at) {
 				gone += size
 			} else {
 				live++

@@ -108,8 +108,9 @@ func (s *Snapshot) sorted() []dueItem {
 			continue
 		}
 		for i := range p {
-			if r := &p[i]; r.where != 0 {
-				items = append(items, dueItem{r.nextDue, r.accepted, uint32(n<<pageBits | i)})
+			slot := uint32(n<<pageBits | i)
+			if r := s.view.at(slot); r.where != 0 {
+				items = append(items, dueItem{r.nextDue, r.accepted, slot})
 			}
 		}
 	}
@@ -134,7 +135,8 @@ func (s *Snapshot) WriteTo(w io.Writer) (int64, error) {
 	}
 	var m recordMessage
 	for _, item := range s.sorted() {
-		if err := sw.message(kindRecord, m.of(&s.view, s.view.at(item.slot))); err != nil {
+		r := s.view.at(item.slot)
+		if err := sw.message(kindRecord, m.of(&s.view, &r)); err != nil {
 			return sw.written, err
 		}
 	}

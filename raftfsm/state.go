@@ -84,9 +84,12 @@ func (s *state) findHash(namespace, id string, hash uint64) target {
 	t := target{namespace: namespace, id: id, hash: hash}
 	p := s.byKey.probe(hash)
 	for slot, ok := p.next(); ok; slot, ok = p.next() {
-		r := s.table.at(slot)
-		if string(s.table.id(r)) == id && s.table.namespace(r) == namespace {
-			t.slot, t.record, t.pending = slot, *r, true
+		where := s.table.where(slot)
+		in := s.table.inner(where)
+		if string(blobID(in)) == id && s.table.profiles[blobProfile(in)].namespace == namespace {
+			t.slot, t.pending = slot, true
+			t.record.read(in)
+			t.record.where = where
 			break
 		}
 	}
@@ -95,8 +98,7 @@ func (s *state) findHash(namespace, id string, hash uint64) target {
 
 // unchanged says that the target is pending as it was when it was looked for.
 func (s *state) unchanged(t *target) bool {
-	r := s.table.at(t.slot)
-	return t.pending && r != nil && r.where == t.record.where
+	return t.pending && s.table.where(t.slot) == t.record.where
 }
 
 // findFinished returns the sequence of a finished timer, also of one that is over its retention and not dropped yet.

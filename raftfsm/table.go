@@ -6,12 +6,13 @@ import (
 )
 
 const (
-	pageBits = 6
+	pageBits = 8
 	pageSize = 1 << pageBits
 	pageMask = pageSize - 1
 )
 
-type page [pageSize]record
+// page is the places of the blobs in so many slots; 0 is a free slot.
+type page [pageSize]place
 
 // view is what is needed to read timers: of the table, or of a snapshot, which has slices of its own.
 type view struct {
@@ -23,31 +24,58 @@ type view struct {
 	profiles []profile
 }
 
-// at returns the record in a slot, nil if it is free. The pointer is good until the next write to the table.
-func (v *view) at(slot uint32) *record {
+// where is the place of the blob in a slot, 0 if that is free.
+func (v *view) where(slot uint32) place {
 	n := slot >> pageBits
 	if int(n) >= len(v.pages) || v.pages[n] == nil {
-		return nil
+		return 0
 	}
-	if r := &v.pages[n][slot&pageMask]; r.where != 0 {
-		return r
+	return v.pages[n][slot&pageMask]
+}
+
+// at returns the record in a slot; its where is 0 if that is free.
+func (v *view) at(slot uint32) (r record) {
+	if r.where = v.where(slot); r.where != 0 {
+		r.read(v.inner(r.where))
 	}
-	return nil
+	return r
+}
+
+// key is the key of the timer in a slot, which is not free.
+func (v *view) key(slot uint32) (namespace string, id []byte) {
+	in := v.inner(v.where(slot))
+	return v.profiles[blobProfile(in)].namespace, blobID(in)
+}
+
+// each calls f for all records.
+func (v *view) each(f func(r *record)) {
+	var r record
+	for _, p := range v.pages {
+		if p == nil {
+			continue
+		}
+		for _, r.where = range p {
+			if r.where != 0 {
+				r.read(v.inner(r.where))
+				f(&r)
+			}
+		}
+	}
 }
 
 // inner is what a blob holds behind its size.
 func (v *view) inner(p place) []byte { return blobInner(v.slabs[p.slab()][p.offset():]) }
 
-func (v *view) body(r *record) body { return bodyOf(v.inner(r.where), r.nextDue) }
+func (v *view) body(r *record) body { return bodyOf(v.inner(r.where)) }
 
 // id and namespace are the key of a record.
 func (v *view) id(r *record) []byte        { return blobID(v.inner(r.where)) }
 func (v *view) namespace(r *record) string { return v.profiles[r.profile].namespace }
 
-// touch loads the record in a slot that is in use.
-func (v *view) touch(slot uint32) uint64 {
-	r := &v.pages[slot>>pageBits][slot&pageMask]
-	return uint64(r.nextDue) + uint64(r.attempt)
+// touch loads the beginning of a blob: the ID and the record most likely end in its second cache line.
+func (v *view) touch(p place) uint64 {
+	b := v.slabs[p.slab()][p.offset():]
+	return uint64(b[0]) + uint64(b[min(63, len(b)-1)])
 }
 
 // table keeps the timers in dense slots. Pages are copied before they are written if a snapshot may look at them, slabs are
@@ -72,15 +100,28 @@ type table struct {
 }
 
 type pageInfo struct {
-	// taken has a bit for each slot in use.
-	taken uint64
+	// taken has a bit for each slot in use, used is their number.
+	taken [pageSize / 64]uint64
+	used  uint32
 	// generation is that at which the page was made or last owned; one below the present is shared with a snapshot.
 	generation uint64
 	// lately is the slot of the page that was freed last.
 	lately uint32
 }
 
-const pageFull = 1<<64 - 1
+func (p *pageInfo) has(i uint32) bool { return p.taken[i>>6]>>(i&63)&1 != 0 }
+
+// next is the free slot that was freed last, else the lowest. There must be one.
+func (p *pageInfo) next() uint32 {
+	if !p.has(p.lately) {
+		return p.lately
+	}
+	k := 0
+	for p.taken[k] == 1<<64-1 {
+		k++
+	}
+	return uint32(k<<6 + bits.TrailingZeros64(^p.taken[k]))
+}
 
 // alloc takes a free slot of the page that had its first one freed last: the one freed last in it, else the lowest. Its record
 // must be set next.
@@ -100,12 +141,9 @@ func (t *table) alloc() uint32 {
 			t.pages[n] = new(page)
 		}
 	}
-	i := info.lately
-	if info.taken>>i&1 != 0 {
-		i = uint32(bits.TrailingZeros64(^info.taken))
-	}
-	info.taken |= 1 << i
-	if info.taken == pageFull {
+	i := info.next()
+	info.taken[i>>6] |= 1 << (i & 63)
+	if info.used++; info.used == pageSize {
 		t.open = t.open[:len(t.open)-1]
 	}
 	slot := n<<pageBits | i
@@ -117,20 +155,21 @@ func (t *table) alloc() uint32 {
 // free gives a slot back, and its page if that was the last in it.
 func (t *table) free(slot uint32) {
 	n := slot >> pageBits
-	*t.own(slot) = record{}
+	*t.own(slot) = 0
 	info := &t.infos[n]
-	if info.taken == pageFull {
+	if info.used == pageSize {
 		t.open = append(t.open, n)
 	}
 	info.lately = slot & pageMask
-	info.taken &^= 1 << info.lately
-	if t.used--; info.taken == 0 {
+	info.taken[info.lately>>6] &^= 1 << (info.lately & 63)
+	info.used--
+	if t.used--; info.used == 0 {
 		t.spare, t.pages[n] = t.pages[n], nil
 	}
 }
 
-// own returns the place of a slot's record to write to.
-func (t *table) own(slot uint32) *record {
+// own returns the place of a slot to write to.
+func (t *table) own(slot uint32) *place {
 	n := slot >> pageBits
 	if info := &t.infos[n]; info.generation < t.generation {
 		if t.alive > 0 {
@@ -145,11 +184,11 @@ func (t *table) own(slot uint32) *record {
 
 // set writes a timer into a slot that was taken; what was there is the caller's to give up.
 func (t *table) set(slot uint32, r *record, c *body) {
-	inner := c.inner(r.nextDue)
+	inner := c.inner(r)
 	into, where := t.reserve(blobSize(inner))
-	c.put(into, slot, r.nextDue, inner)
+	c.put(into, slot, r, inner)
 	r.where = where
-	*t.own(slot) = *r
+	*t.own(slot) = where
 }
 
 // share returns the view as it is now; it stays so until release.
@@ -178,23 +217,29 @@ func (t *table) check() error {
 	used, uses := 0, make([]uint32, len(t.profiles))
 	for n, p := range t.pages {
 		info := &t.infos[n]
-		if info.generation > t.generation || (p == nil) != (info.taken == 0) || open[uint32(n)] != (info.taken != pageFull) {
-			return fmt.Errorf("page %d: generation %d of %d, taken %x, open %v", n, info.generation, t.generation, info.taken, open[uint32(n)])
+		if info.generation > t.generation || (p == nil) != (info.used == 0) || open[uint32(n)] != (info.used != pageSize) {
+			return fmt.Errorf("page %d: generation %d of %d, %d used, open %v", n, info.generation, t.generation, info.used, open[uint32(n)])
 		}
-		used += bits.OnesCount64(info.taken)
+		taken := 0
 		for i := range uint32(pageSize) {
-			r := t.at(uint32(n)<<pageBits | i)
-			if (r != nil) != (info.taken>>i&1 != 0) {
+			slot := uint32(n)<<pageBits | i
+			r := t.at(slot)
+			if (r.where != 0) != info.has(i) {
 				return fmt.Errorf("slot %d of page %d: taken %x does not fit", i, n, info.taken)
 			}
-			if r == nil {
+			if r.where == 0 {
 				continue
 			}
-			if slot := uint32(n)<<pageBits | i; slot >= t.length || blobSlot(t.slabs[r.where.slab()][r.where.offset():]) != slot {
+			taken++
+			if slot >= t.length || blobSlot(t.slabs[r.where.slab()][r.where.offset():]) != slot {
 				return fmt.Errorf("slot %d of %d: its blob is not its own", slot, t.length)
 			}
 			uses[r.profile]++
 		}
+		if taken != int(info.used) {
+			return fmt.Errorf("page %d has %d slots in use, counted %d", n, taken, info.used)
+		}
+		used += taken
 	}
 	if used != t.used {
 		return fmt.Errorf("%d slots are taken, counted %d", used, t.used)
