@@ -67,6 +67,7 @@ func (f *FSM) readAhead(e *entry) {
 	for i := range cmds {
 		sum += s.byKey.touch(cmds[i].hash)
 	}
+	sum += f.readRequestsAhead(cmds)
 	if s.finished.live > 0 {
 		for i := range cmds {
 			sum += s.byFinished.touch(cmds[i].hash)

@@ -56,9 +56,9 @@ func (f *FSM) checkParts(e *entry, parts []command) (results []*Result, refused 
 
 // checkPart is why a part would not be OK, and its result if that is remembered.
 func (f *FSM) checkPart(e *entry, c *command) (remembered, refused *Result) {
-	s, kind := f.s, byte(requestSchedule)
+	s := f.s
 	if c.kind == kindCancel {
-		kind, refused = requestCancel, validChange(c)
+		refused = validChange(c)
 	} else {
 		refused = s.validSchedule(e, c)
 	}
@@ -66,8 +66,10 @@ func (f *FSM) checkPart(e *entry, c *command) (remembered, refused *Result) {
 		return nil, refused
 	}
 	if len(c.requestID) > 0 {
-		if it := s.findRequest(requestKey(kind, c.namespace, c.id, c.requestID)); it != nil {
-			return &Result{Revision: it.revision, Due: it.due, Answer: it.answer}, nil
+		c.request, c.keyed = c.requestKey(), true
+		if it, ok := s.findRequest(c.request); ok {
+			r := it.result()
+			return &r, nil
 		}
 	}
 	t := s.findHash(c.namespace, c.id, c.hash)

@@ -36,6 +36,9 @@ func benchID(n int) string { return fmt.Sprintf("order-%011d/expire", n) }
 func benchTimer(n int) *Command {
 	c := schedule(benchID(n), int64(n)*7919%3_600_000).GetSchedule()
 	c.Payload = make([]byte, benchPayload)
+	if *requestsFlag {
+		c.RequestId = []byte(fmt.Sprintf("request-%08x", n))
+	}
 	return scheduleOf(c)
 }
 
@@ -73,6 +76,8 @@ func heapBytes() int64 {
 var benchSizes = []int{100_000, 1_000_000}
 
 var hugeFlag = flag.Bool("huge", false, "benchmarks of many sizes also take 10 million timers (2.5 GB)")
+
+var requestsFlag = flag.Bool("requests", false, "the timers of benchmarks have request IDs, as the SDK's have")
 
 // sizes are benchSizes, and the huge one if it is wanted.
 func sizes() []int {

@@ -198,7 +198,7 @@ func (s *state) checkFinished(sum *uint64) error {
 func (s *state) checkRequests(sum *uint64) error {
 	view, at := s.requests.share(), int64(-1<<63)
 	return view.each(func(seq uint64, it *requestItem) error {
-		p := s.byRequest.probe(requestHash(it.high, it.low))
+		p := s.byRequest.probe(requestHashes{it.high, it.low}.place())
 		ref, ok := p.next()
 		for ok && ref != uint32(seq) {
 			ref, ok = p.next()

@@ -160,10 +160,10 @@ func TestRequestKeyIsFNV(t *testing.T) {
 		h.Write([]byte{requestCancel})
 		h.Write([]byte("ns\x00id\x00"))
 		h.Write(text)
-		high, low := requestKey(requestCancel, "ns", "id", text)
+		got := requestKey(requestCancel, "ns", "id", text)
 		want := h.Sum(nil)
-		if binary.BigEndian.Uint64(want) != high || binary.BigEndian.Uint64(want[8:]) != low {
-			t.Fatalf("%x: %016x%016x, want %x", text, high, low, want)
+		if binary.BigEndian.Uint64(want) != got[0] || binary.BigEndian.Uint64(want[8:]) != got[1] {
+			t.Fatalf("%x: %016x, want %x", text, got, want)
 		}
 	}
 }

@@ -17,18 +17,21 @@ const (
 // All methods here are called with mu held.
 
 // once runs a write with a request ID only if it is not remembered, and remembers it if it is OK.
-func (f *FSM) once(kind byte, namespace, id string, requestID []byte, write func() Result) Result {
-	if len(requestID) == 0 {
+func (f *FSM) once(c *command, write func() Result) Result {
+	if len(c.requestID) == 0 {
 		return write()
 	}
-	high, low := requestKey(kind, namespace, id, requestID)
-	if it := f.s.findRequest(high, low); it != nil {
-		return Result{Revision: it.revision, Due: it.due, Answer: it.answer}
+	key := c.request
+	if !c.keyed {
+		key = c.requestKey()
+	}
+	if it, ok := f.s.findRequest(key); ok {
+		return it.result()
 	}
 	r := write()
 	if r.Code == OK {
-		f.s.remember(requestItem{
-			high: high, low: low, revision: r.Revision, due: r.Due, at: f.s.clock, answer: r.Answer,
+		f.s.remember(&requestItem{
+			high: key[0], low: key[1], revision: r.Revision, due: r.Due, at: f.s.clock, answer: r.Answer,
 		})
 	}
 	return r
@@ -43,7 +46,7 @@ func (f *FSM) schedule(e *entry, c *command) Result {
 	if len(c.requestID) == 0 {
 		return f.scheduleNow(e, c)
 	}
-	return f.once(requestSchedule, c.namespace, c.id, c.requestID, func() Result { return f.scheduleNow(e, c) })
+	return f.once(c, func() Result { return f.scheduleNow(e, c) })
 }
 
 func (f *FSM) scheduleNow(e *entry, c *command) Result {
@@ -149,7 +152,7 @@ func (f *FSM) cancel(t *target, c *command) Result {
 		return *r
 	}
 	handed := t.pending && f.lead.wasHanded(t.slot)
-	r := f.once(requestCancel, t.namespace, t.id, c.requestID, func() Result { return f.cancelNow(t, c) })
+	r := f.once(c, func() Result { return f.cancelNow(t, c) })
 	// Only a released hold lets a timer be handed out between Stamp and here. The one who waits is told; what is
 	// remembered is what all replicas know.
 	if handed && r.Code == OK && !f.s.unchanged(t) {

@@ -66,6 +66,9 @@ type command struct {
 	hint    orderHint
 	guess   uint32
 	guessed bool
+	// request is the key of a write with a request ID, if keyed.
+	request requestHashes
+	keyed   bool
 }
 
 // commandMore is what few commands have, in messages of their own.

@@ -16,12 +16,12 @@ func (f *FSM) letters(c *command) Result {
 	if r := validLetters(c); r != nil {
 		return *r
 	}
-	kind, one := byte(requestRedrive), f.redriveOne
+	one := f.redriveOne
 	if c.kind == kindPurge {
-		kind, one = requestPurge, f.purgeOne
+		one = f.purgeOne
 	}
 	namespace := deadNamespace(c.namespace)
-	return f.once(kind, namespace, "", c.requestID, func() Result {
+	return f.once(c, func() Result {
 		keys, more := c.more.keys, false
 		if len(keys) == 0 {
 			keys, more = f.lettersOf(namespace, c.queue, int(c.more.limit))

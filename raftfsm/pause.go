@@ -6,14 +6,12 @@ func (f *FSM) reschedule(c *command) Result {
 	if r := validChange(c); r != nil {
 		return *r
 	}
-	kind := byte(requestFireNow)
 	if !c.now {
-		kind = requestReschedule
 		if r := f.s.validDue(c.due, c.isDelay); r != nil {
 			return *r
 		}
 	}
-	return f.once(kind, c.namespace, c.id, c.requestID, func() Result { return f.rescheduleNow(c) })
+	return f.once(c, func() Result { return f.rescheduleNow(c) })
 }
 
 // validChange checks what all changes by clients have.
@@ -73,7 +71,7 @@ func (f *FSM) pause(t *target, c *command) Result {
 	if r := validChange(c); r != nil {
 		return *r
 	}
-	return f.once(requestPause, t.namespace, t.id, c.requestID, func() Result { return f.pauseNow(t, c) })
+	return f.once(c, func() Result { return f.pauseNow(t, c) })
 }
 
 func (f *FSM) pauseNow(t *target, c *command) Result {
@@ -100,7 +98,7 @@ func (f *FSM) resume(t *target, c *command) Result {
 	if r := validChange(c); r != nil {
 		return *r
 	}
-	return f.once(requestResume, t.namespace, t.id, c.requestID, func() Result { return f.resumeNow(t, c) })
+	return f.once(c, func() Result { return f.resumeNow(t, c) })
 }
 
 func (f *FSM) resumeNow(t *target, c *command) Result {

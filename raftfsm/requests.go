@@ -1,8 +1,10 @@
 package raftfsm
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math/bits"
+	"slices"
 )
 
 // requestItem is a remembered write: the hash of its kind, timer and request ID, and its answer.
@@ -12,10 +14,85 @@ type requestItem struct {
 	answer              uint32
 }
 
-// requestWindow keeps the last writes, oldest first, without pointers; what is written is never changed, so a snapshot shares
-// the chunks. Guarded by FSM.mu.
+// requestHashes are the high and the low half of the hash of a remembered write.
+type requestHashes [2]uint64
+
+// requestChunk holds windowSize sequences: the hashes, and the answers behind one another in text. An answer is
+//
+//	flags               1 byte
+//	revision - base     varint; the base is the revision of the first in the chunk
+//	at - base           varint
+//	due - at            varint, with flagDue; without it due is 0
+//	answer              uvarint, with flagAnswer; without it 0
+//
+// What is written is never changed, so a snapshot shares it.
+type requestChunk struct {
+	hashes *[windowSize]requestHashes
+	// ends says where each answer ends in the text; it begins where the one before ends.
+	ends *[windowSize]uint16
+	text []byte
+	// revision and at are the bases.
+	revision uint64
+	at       int64
+}
+
+const (
+	flagDue = 1 << iota
+	flagAnswer
+)
+
+func newRequestChunk(first *requestItem) requestChunk {
+	return requestChunk{
+		hashes: new([windowSize]requestHashes), ends: new([windowSize]uint16), revision: first.revision, at: first.at,
+	}
+}
+
+// set writes item i, the first behind the last.
+func (c *requestChunk) set(i uint64, it *requestItem) {
+	c.hashes[i] = requestHashes{it.high, it.low}
+	flags := len(c.text)
+	b := append(c.text, 0)
+	b = binary.AppendVarint(b, int64(it.revision-c.revision))
+	b = binary.AppendVarint(b, it.at-c.at)
+	if it.due != 0 {
+		b[flags] |= flagDue
+		b = binary.AppendVarint(b, it.due-it.at)
+	}
+	if it.answer != 0 {
+		b[flags] |= flagAnswer
+		b = binary.AppendUvarint(b, uint64(it.answer))
+	}
+	c.ends[i] = uint16(len(b))
+	if c.text = b; i == windowMask {
+		c.text = slices.Clone(b) // nothing follows, so no room is kept for it
+	}
+}
+
+func (c *requestChunk) item(i uint64) requestItem {
+	it := requestItem{high: c.hashes[i][0], low: c.hashes[i][1]}
+	b := c.text
+	if i > 0 {
+		b = b[c.ends[i-1]:]
+	}
+	flags := b[0]
+	v, b := cutVarint(b[1:])
+	it.revision = c.revision + uint64(v)
+	v, b = cutVarint(b)
+	it.at = c.at + v
+	if flags&flagDue != 0 {
+		v, b = cutVarint(b)
+		it.due = it.at + v
+	}
+	if flags&flagAnswer != 0 {
+		answer, _ := cutUvarint(b)
+		it.answer = uint32(answer)
+	}
+	return it
+}
+
+// requestWindow keeps the last writes, oldest first, without pointers in what grows. Guarded by FSM.mu.
 type requestWindow struct {
-	chunks []*[windowSize]requestItem
+	chunks []requestChunk
 	// first and last are the sequences of the oldest and of the last ever; first is last+1 if there is none.
 	first, last uint64
 	limit       uint64
@@ -25,21 +102,25 @@ func newRequestWindow(limit int) requestWindow { return requestWindow{first: 1, 
 
 func (w *requestWindow) len() int { return int(w.last + 1 - w.first) }
 
-func (w *requestWindow) at(seq uint64) *requestItem {
-	return &w.chunks[seq>>windowBits-w.first>>windowBits][seq&windowMask]
+func (w *requestWindow) chunk(seq uint64) *requestChunk {
+	return &w.chunks[seq>>windowBits-w.first>>windowBits]
 }
+
+func (w *requestWindow) at(seq uint64) requestItem { return w.chunk(seq).item(seq & windowMask) }
+
+func (w *requestWindow) hashes(seq uint64) requestHashes { return w.chunk(seq).hashes[seq&windowMask] }
 
 func (w *requestWindow) sequence(ref uint32) uint64 { return w.first + uint64(ref-uint32(w.first)) }
 
-func (w *requestWindow) push(it requestItem) uint64 {
+func (w *requestWindow) push(it *requestItem) uint64 {
 	w.last++
 	if w.first == w.last {
 		w.chunks = nil
 	}
 	if int(w.last>>windowBits-w.first>>windowBits) == len(w.chunks) {
-		w.chunks = append(w.chunks, new([windowSize]requestItem))
+		w.chunks = append(w.chunks, newRequestChunk(it))
 	}
-	*w.at(w.last) = it
+	w.chunk(w.last).set(w.last&windowMask, it)
 	return w.last
 }
 
@@ -49,7 +130,7 @@ func (w *requestWindow) pop() {
 	if w.first > w.last {
 		w.chunks = nil
 	} else if w.first&windowMask == 0 {
-		w.chunks[0] = nil
+		w.chunks[0] = requestChunk{}
 		w.chunks = w.chunks[1:]
 	}
 }
@@ -72,17 +153,18 @@ func (w *requestWindow) check() error {
 
 // requestView is the window as a snapshot sees it.
 type requestView struct {
-	chunks      []*[windowSize]requestItem
+	chunks      []requestChunk
 	first, last uint64
 }
 
 func (w *requestWindow) share() requestView {
-	return requestView{append([]*[windowSize]requestItem(nil), w.chunks...), w.first, w.last}
+	return requestView{append([]requestChunk(nil), w.chunks...), w.first, w.last}
 }
 
 func (v *requestView) each(f func(seq uint64, it *requestItem) error) error {
 	for seq := v.first; seq <= v.last; seq++ {
-		if err := f(seq, &v.chunks[seq>>windowBits-v.first>>windowBits][seq&windowMask]); err != nil {
+		it := v.chunks[seq>>windowBits-v.first>>windowBits].item(seq & windowMask)
+		if err := f(seq, &it); err != nil {
 			return err
 		}
 	}
@@ -103,8 +185,8 @@ const (
 
 // requestKey is FNV-128a over the kind, the namespace, a zero byte, the ID, a zero byte and the request ID; neither name can
 // hold a zero byte.
-func requestKey(kind byte, namespace, id string, requestID []byte) (high, low uint64) {
-	high, low = 0x6c62272e07bb0142, 0x62b821756295c58d
+func requestKey(kind byte, namespace, id string, requestID []byte) requestHashes {
+	high, low := uint64(0x6c62272e07bb0142), uint64(0x62b821756295c58d)
 	high, low = fnvByte(high, low, kind)
 	for i := range len(namespace) {
 		high, low = fnvByte(high, low, namespace[i])
@@ -117,7 +199,59 @@ func requestKey(kind byte, namespace, id string, requestID []byte) (high, low ui
 	for _, b := range requestID {
 		high, low = fnvByte(high, low, b)
 	}
-	return high, low
+	return requestHashes{high, low}
+}
+
+// place is where the write is in the index.
+func (h requestHashes) place() uint64 { return (h[1] ^ h[1]>>32 ^ h[0]) * 0x9E3779B97F4A7C15 }
+
+// requestKey is the key of a command with a request ID; that of a kind that has none means nothing.
+func (c *command) requestKey() requestHashes {
+	kind, namespace, id := byte(0), c.namespace, c.id
+	switch c.kind {
+	case kindSchedule:
+		kind = requestSchedule
+	case kindCancel:
+		kind = requestCancel
+	case kindReschedule:
+		if kind = requestReschedule; c.now {
+			kind = requestFireNow
+		}
+	case kindPause:
+		kind = requestPause
+	case kindResume:
+		kind = requestResume
+	case kindRedrive:
+		kind, namespace, id = requestRedrive, deadNamespace(namespace), ""
+	case kindPurge:
+		kind, namespace, id = requestPurge, deadNamespace(namespace), ""
+	}
+	return requestKey(kind, namespace, id, c.requestID)
+}
+
+// readRequestsAhead finds where the writes of an entry are remembered, or will be, and loads that; and the places of what they push
+// out of the window. Called with mu held.
+func (f *FSM) readRequestsAhead(cmds []command) (sum uint64) {
+	s, n := f.s, uint64(0)
+	for i := range cmds {
+		if c := &cmds[i]; len(c.requestID) > 0 && len(c.requestID)+len(c.id)+len(c.namespace) < 512 {
+			c.request, c.keyed = c.requestKey(), true
+			n++
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	for i := range cmds {
+		if c := &cmds[i]; c.keyed {
+			sum += s.byRequest.touch(c.request.place())
+		}
+	}
+	w := &s.requests
+	for seq := w.first; seq+w.limit <= w.last+n && seq <= w.last; seq++ {
+		sum += s.byRequest.touch(w.hashes(seq).place())
+	}
+	return sum
 }
 
 // fnvByte multiplies by the prime 2^88 + 0x13b.

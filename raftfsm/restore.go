@@ -303,9 +303,7 @@ func (d *restoring) request(m *logv1.Request) error {
 		high: binary.BigEndian.Uint64(m.Key), low: binary.BigEndian.Uint64(m.Key[8:]), revision: m.Revision,
 		due: m.DueMs, answer: m.Answer, at: m.AtMs,
 	}
-	seq := s.requests.push(it)
-	s.byRequest.put(requestHash(it.high, it.low), uint32(seq))
-	s.sum += s.requestSum(seq, s.requests.at(seq))
+	s.keepRequest(&it)
 	d.requests++
 	return nil
 }

@@ -214,33 +214,45 @@ func (s *state) forget(seq uint64) {
 	s.finished.drop(seq)
 }
 
-func requestHash(high, low uint64) uint64 { return (low ^ low>>32 ^ high) * 0x9E3779B97F4A7C15 }
-
 // findRequest returns a remembered write within the retention.
-func (s *state) findRequest(high, low uint64) *requestItem {
-	p := s.byRequest.probe(requestHash(high, low))
+func (s *state) findRequest(key requestHashes) (requestItem, bool) {
+	p := s.byRequest.probe(key.place())
 	for ref, ok := p.next(); ok; ref, ok = p.next() {
-		if it := s.requests.at(s.requests.sequence(ref)); it.low == low && it.high == high && !s.expired(it.at) {
-			return it
+		seq := s.requests.sequence(ref)
+		if s.requests.hashes(seq) != key {
+			continue
+		}
+		if it := s.requests.at(seq); !s.expired(it.at) {
+			return it, true
 		}
 	}
-	return nil
+	return requestItem{}, false
+}
+
+// result is the answer to a write that comes again.
+func (it *requestItem) result() Result {
+	return Result{Revision: it.revision, Due: it.due, Answer: it.answer}
 }
 
 // remember keeps the answer to a write.
-func (s *state) remember(it requestItem) {
-	seq := s.requests.push(it)
-	s.byRequest.put(requestHash(it.high, it.low), uint32(seq))
-	s.sum += s.requestSum(seq, s.requests.at(seq))
+func (s *state) remember(it *requestItem) {
+	s.keepRequest(it)
 	for s.requests.over() {
 		s.forgetRequest()
 	}
 }
 
+// keepRequest puts a write behind the last in the window, whatever the limit.
+func (s *state) keepRequest(it *requestItem) {
+	seq := s.requests.push(it)
+	s.byRequest.put(requestHashes{it.high, it.low}.place(), uint32(seq))
+	s.sum += s.requestSum(seq, it)
+}
+
 func (s *state) forgetRequest() {
 	it := s.requests.at(s.requests.first)
-	s.byRequest.remove(requestHash(it.high, it.low), uint32(s.requests.first))
-	s.sum -= s.requestSum(s.requests.first, it)
+	s.byRequest.remove(requestHashes{it.high, it.low}.place(), uint32(s.requests.first))
+	s.sum -= s.requestSum(s.requests.first, &it)
 	s.requests.pop()
 }
 
