@@ -39,6 +39,12 @@ func (n *Node) onApply(ctx context.Context, _ string, group uint32, body []byte)
 	if err != nil {
 		return nil, toRemote(err)
 	}
+	// Before the commands are decoded: callers that look for the leader in vain must not cost what they ask for.
+	if leader := local.Leader(); leader == "" {
+		return nil, toRemote(&shard.NotLeaderError{})
+	} else if leader != n.config.ID {
+		return nil, toRemote(&shard.NotLeaderError{Leader: leader, Addr: n.clientAddr(leader)})
+	}
 	list := &logv1.CommandList{}
 	if err := list.UnmarshalVT(body); err != nil {
 		return nil, toRemote(err)

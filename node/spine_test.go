@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/carillon-timers/carillon/client"
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	"github.com/carillon-timers/carillon/shard"
 )
 
 const spineShards = 4
@@ -27,10 +29,28 @@ func TestThreeNodes(t *testing.T) {
 	t.Run("schedule, work, ack", c.scheduleWorkAck)
 	t.Run("tutorial order", c.tutorialOrder)
 	t.Run("any node answers", c.anyNodeAnswers)
+	t.Run("who does not lead decodes nothing", c.followersDecodeNothing)
 	t.Run("views", c.views)
 	t.Run("HTTP", c.serveHTTP)
 	t.Run("a node stops and comes back", c.stopAndBack)
 	t.Run("all restart on new ports", c.restartAll)
+}
+
+// followersDecodeNothing: a follower that is asked for the leader's work says who leads before it looks at the commands.
+func (c *testCluster) followersDecodeNothing(t *testing.T) {
+	for id, n := range c.nodes {
+		for s := range uint32(spineShards) {
+			eventually(t, func() error {
+				_, err := n.onApply(t.Context(), "", s, []byte("\xff no commands"))
+				var notLeader *shard.NotLeaderError
+				led := n.replicas.local(int(s)).Leader()
+				if told := errors.As(fromRemote(err), &notLeader); err == nil || told == (led == id) || told && notLeader.Leader != led {
+					return fmt.Errorf("%s, shard %d, led by %q: %w", id, s, led, err)
+				}
+				return nil
+			})
+		}
+	}
 }
 
 // collector works a queue.

@@ -51,6 +51,7 @@ func (s *Server) applyAll(ctx context.Context, n int, command func(i int) (*raft
 			return nil, atItem(i, err)
 		}
 	}
+	decoded(ctx)
 	outcome := s.backend.Apply(ctx, []*raftfsm.Command{{Kind: &logv1.Command_Atomic{Atomic: &logv1.Atomic{Commands: cmds}}}})[0]
 	if outcome.Err == nil && outcome.Code == raftfsm.OK {
 		if len(outcome.Items) != n {
@@ -68,6 +69,7 @@ func (s *Server) applyAll(ctx context.Context, n int, command func(i int) (*raft
 // apply asks the backend and makes sure of what it promises: an outcome for each command, an error for
 // each refusal.
 func (s *Server) apply(ctx context.Context, cmds []*raftfsm.Command) []Outcome {
+	decoded(ctx)
 	outcomes := s.backend.Apply(ctx, cmds)
 	if len(outcomes) != len(cmds) {
 		panic(fmt.Sprintf("the backend answered %d of %d commands", len(outcomes), len(cmds)))
@@ -105,4 +107,23 @@ func expectedRevision(cmd *raftfsm.Command) uint64 {
 		return kind.Resume.ExpectedRevision
 	}
 	return 0
+}
+
+// overloadOf is the refusal of a batch all of whose items were refused because of overload, with the longest time to wait; it is
+// answered once and not for each item.
+func overloadOf(outcomes []Outcome) error {
+	var longest *shard.OverloadedError
+	for _, o := range outcomes {
+		overload, ok := errors.AsType[*shard.OverloadedError](o.Err)
+		if !ok {
+			return nil
+		}
+		if longest == nil || overload.RetryAfter > longest.RetryAfter {
+			longest = overload
+		}
+	}
+	if longest == nil {
+		return nil
+	}
+	return longest
 }

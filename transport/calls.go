@@ -35,6 +35,7 @@ type call struct {
 type counters struct {
 	connections, workers                  atomic.Int64
 	refused, refusedWorkers, refusedHTTP  atomic.Uint64
+	held                                  atomic.Uint64
 	panics                                atomic.Uint64
 	sent, done, stale, failed, badTokens  atomic.Uint64
 	givenBack, notGivenBack, stalledSends atomic.Uint64
@@ -53,6 +54,9 @@ type Stats struct {
 	RefusedWorkers uint64
 	// RefusedHTTP counts the calls over HTTP that were over the limit.
 	RefusedHTTP uint64
+	// WaitingBatches wait to be let in; RefusedBatches had waited too long, HeldCalls came before the time that their caller had been told.
+	WaitingBatches            int
+	RefusedBatches, HeldCalls uint64
 	// Sent counts the deliveries written to streams.
 	Sent uint64
 	// Done, Stale and Failed count the answers of workers by their outcome; BadTokens are those of Stale that no
@@ -90,6 +94,7 @@ func (s *Server) Stats() Stats {
 		Workers:            c.workers.Load(),
 		RefusedWorkers:     c.refusedWorkers.Load(),
 		RefusedHTTP:        c.refusedHTTP.Load(),
+		HeldCalls:          c.held.Load(),
 		Sent:               c.sent.Load(),
 		Done:               c.done.Load(),
 		Stale:              c.stale.Load(),
@@ -100,6 +105,7 @@ func (s *Server) Stats() Stats {
 		StalledStreams:     c.stalledSends.Load(),
 		Panics:             c.panics.Load(),
 	}
+	stats.WaitingBatches, stats.RefusedBatches = s.desk.stats()
 	for _, m := range s.methods {
 		one := MethodStats{Method: m.name, Running: m.running.Load(), Total: time.Duration(m.nanos.Load())}
 		for i := range m.codes {

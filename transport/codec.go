@@ -39,21 +39,25 @@ func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 		}
 		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 	}
-	pool := mem.DefaultBufferPool()
-	b := pool.Get(size)
+	b := buffers.Get(size)
 	if _, err := m.MarshalToSizedBufferVT((*b)[:size]); err != nil {
-		pool.Put(b)
+		buffers.Put(b)
 		return nil, fmt.Errorf("marshal %T: %w", v, err)
 	}
-	return mem.BufferSlice{mem.NewBuffer(b, pool)}, nil
+	return mem.BufferSlice{mem.NewBuffer(b, &buffers)}, nil
 }
 
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
+	if raw, ok := v.(*rawMessage); ok { // to be decoded later
+		data.Ref()
+		raw.data = data
+		return nil
+	}
 	m, ok := v.(vtMessage)
 	if !ok {
 		return c.fallback.Unmarshal(data, v)
 	}
-	buf := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	buf := data.MaterializeToBuffer(&buffers)
 	defer buf.Free() // the generated code copies strings and bytes
 	if err := m.UnmarshalVT(buf.ReadOnlyData()); err != nil {
 		return fmt.Errorf("unmarshal %T: %w", v, err)

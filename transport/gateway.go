@@ -58,7 +58,7 @@ func (s *Server) Gateway() http.Handler {
 		desc *grpc.ServiceDesc
 		impl any
 	}{
-		{&carillonv1.Timers_ServiceDesc, &timers{server: s}},
+		{s.timersDesc(), &timers{server: s}},
 		{&carillonv1.Deliveries_ServiceDesc, &deliveries{server: s}},
 		{&carillonv1.Cluster_ServiceDesc, &cluster{server: s}},
 	} {
@@ -144,6 +144,10 @@ func (g *gateway) serve(w http.ResponseWriter, ctx context.Context, call httpCal
 }
 
 func decodeJSON(body []byte, request any) error {
+	if raw, ok := request.(*rawMessage); ok {
+		raw.json = body
+		return nil
+	}
 	message, ok := request.(proto.Message)
 	if !ok {
 		return errPanic

@@ -31,6 +31,7 @@ type Server struct {
 	config  Config           // set before sharing
 	backend Backend          // set before sharing
 	hub     *Hub             // set before sharing
+	desk    *desk            // set before sharing
 	grpc    *grpc.Server     // set before sharing
 	health  *health.Server   // set before sharing
 	methods map[string]*call // set before sharing: the counters of each method
@@ -50,7 +51,7 @@ type Server struct {
 // NewServer builds a server on top of the backend; Run serves. The config should have passed Validate, Run refuses it
 // otherwise.
 func NewServer(c Config, b Backend) *Server {
-	s := &Server{config: c, backend: b, hub: NewHub(), health: health.NewServer()}
+	s := &Server{config: c, backend: b, hub: NewHub(), desk: newDesk(c.Now), health: health.NewServer()}
 	s.stopping, s.beginEnd = context.WithCancel(context.Background())
 	s.root, s.cutOff = context.WithCancel(context.Background())
 	s.grpc = grpc.NewServer(
@@ -66,7 +67,7 @@ func NewServer(c Config, b Backend) *Server {
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	)
-	carillonv1.RegisterTimersServer(s.grpc, &timers{server: s})
+	s.grpc.RegisterService(s.timersDesc(), &timers{server: s})
 	carillonv1.RegisterDeliveriesServer(s.grpc, &deliveries{server: s})
 	carillonv1.RegisterClusterServer(s.grpc, &cluster{server: s})
 	healthv1.RegisterHealthServer(s.grpc, s.health)
@@ -165,7 +166,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		}
 		if counts.connections.Add(1) <= limit {
 			l.full = false
-			return &boundedConn{Conn: conn, open: &counts.connections}, nil
+			return &boundedConn{Conn: conn, open: &counts.connections, addr: &callerAddr{conn.RemoteAddr(), &caller{}}}, nil
 		}
 		counts.connections.Add(-1)
 		counts.refused.Add(1)
@@ -182,8 +183,17 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 type boundedConn struct {
 	net.Conn
 	open   *atomic.Int64
+	addr   *callerAddr
 	closed atomic.Bool
 }
+
+// callerAddr is the address of a connection's other end; gRPC hands it on with each call.
+type callerAddr struct {
+	net.Addr
+	caller *caller
+}
+
+func (c *boundedConn) RemoteAddr() net.Addr { return c.addr }
 
 func (c *boundedConn) Close() error {
 	if !c.closed.Swap(true) {

@@ -49,6 +49,9 @@ func (t *timers) ScheduleBatch(ctx context.Context, r *carillonv1.ScheduleBatchR
 		return t.scheduleAll(ctx, r, command)
 	}
 	outcomes := t.server.applyEach(ctx, len(r.Items), command)
+	if err := overloadOf(outcomes); err != nil {
+		return nil, err
+	}
 	results := make([]*carillonv1.ScheduleResult, len(outcomes))
 	for i, o := range outcomes {
 		if o.Err != nil {
@@ -166,6 +169,9 @@ func (t *timers) CancelBatch(ctx context.Context, r *carillonv1.CancelBatchReque
 		return t.cancelAll(ctx, r, command)
 	}
 	outcomes := t.server.applyEach(ctx, len(r.Items), command)
+	if err := overloadOf(outcomes); err != nil {
+		return nil, err
+	}
 	results := make([]*carillonv1.CancelResult, len(outcomes))
 	for i, o := range outcomes {
 		if o.Err != nil {
