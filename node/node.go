@@ -205,6 +205,7 @@ func (n *Node) startParts() running {
 		n.start("balance", n.balance),
 		n.start("readiness", n.watchReadiness),
 		n.start("webhook secrets", n.webhooks.watch),
+		n.start("collector", n.pace),
 	}
 	return r
 }
