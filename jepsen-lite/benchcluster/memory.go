@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -17,8 +18,16 @@ import (
 	"github.com/carillon-timers/carillon/jepsen-lite/local"
 )
 
-// settleTime is how long the servers have after the load until their memory is read.
-const settleTime = 3 * time.Second
+// settleTime is how long the servers have after the load until their memory is read: time to give back what only the load needed.
+const settleTime = 15 * time.Second
+
+// fillRate is the least rate at which timers are expected to be scheduled in batches; it bounds how long that may take.
+const fillRate = 20_000
+
+// fillTime is how long so many timers may take, in the form of a flag.
+func fillTime(timers int) string {
+	return (time.Minute + time.Duration(timers/fillRate)*time.Second).String()
+}
 
 // memory is T11: what a pending timer takes on each node, and how fast a cluster with many of them is back.
 func (s *session) memory(ctx context.Context) error {
@@ -26,7 +35,7 @@ func (s *session) memory(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r, err := s.bench(ctx, "schedule", "--callers", "8", "--batch", "500", "--count", fmt.Sprint(s.pending), "--duration", "3m", "--keep")
+	r, err := s.bench(ctx, "schedule", "--callers", "8", "--batch", "500", "--count", fmt.Sprint(s.pending), "--duration", fillTime(s.pending), "--keep")
 	if err != nil {
 		return err
 	}
@@ -35,6 +44,10 @@ func (s *session) memory(ctx context.Context) error {
 		return errors.New("no timer was scheduled")
 	}
 	s.log("%s timers are pending", number(count))
+	loaded, err := s.resident()
+	if err != nil {
+		return err
+	}
 	if err := local.Pause(ctx, settleTime); err != nil {
 		return err
 	}
@@ -46,35 +59,49 @@ func (s *session) memory(ctx context.Context) error {
 	s.add(
 		row{Target: "T5", What: "schedules while the memory fills", Value: r.Measure("schedule").Rate, Unit: "/s", More: true},
 		row{Target: "T11", What: "memory of a node (RSS grown) for each of " + timers, Value: (after.rss - before.rss) / count, Unit: "B", Goal: 280, Stretch: 200},
+		row{Target: "T11", What: "the same as the load ends", Value: (loaded - before.rss) / count, Unit: "B"},
+		row{Target: "T11", What: "share of the servers' processor time that their collectors took", Value: 100 * after.collector / after.processor, Unit: "%"},
 		row{Target: "T11", What: "of that heap in use, after a GC", Value: (after.heap - before.heap) / count, Unit: "B"},
 		row{Target: "T11", What: "disk of a node for each of " + timers, Value: (after.disk - before.disk) / count, Unit: "B"},
 	)
 	return s.restart(ctx, timers)
 }
 
-// weight is what a node takes, the mean of all, in bytes.
-type weight struct{ rss, heap, disk float64 }
+// weight is what a node takes, the mean of all: bytes, and seconds of processor time since its start.
+type weight struct{ rss, heap, disk, collector, processor float64 }
+
+// resident is the mean RSS of the nodes.
+func (s *session) resident() (sum float64, err error) {
+	for _, n := range s.cluster.Nodes {
+		rss, err := n.RSS()
+		if err != nil {
+			return 0, err
+		}
+		sum += float64(rss)
+	}
+	return sum / float64(len(s.cluster.Nodes)), nil
+}
 
 func (s *session) weigh(ctx context.Context) (weight, error) {
 	var w weight
 	for _, n := range s.cluster.Nodes {
-		if _, err := fetch(ctx, "http://"+n.HTTP+"/debug/pprof/heap?gc=1"); err != nil {
+		heap, err := fetch(ctx, "http://"+n.HTTP+"/debug/pprof/heap?gc=1&debug=1")
+		if err != nil {
 			return w, err
 		}
 		metrics, err := fetch(ctx, "http://"+n.HTTP+"/metrics")
 		if err != nil {
 			return w, err
 		}
-		rss, err := n.RSS()
-		if err != nil {
-			return w, err
-		}
-		w.rss += float64(rss)
+		uptime := float64(time.Now().UnixNano())/1e9 - metric(metrics, "process_start_time_seconds")
+		w.collector += metric(heap, "# GCCPUFraction =") * uptime * float64(runtime.NumCPU())
+		w.processor += metric(metrics, "process_cpu_seconds_total")
 		w.heap += metric(metrics, "go_memstats_heap_alloc_bytes")
 		w.disk += folderBytes(filepath.Join(filepath.Dir(n.Log), n.Name))
 	}
 	nodes := float64(len(s.cluster.Nodes))
-	return weight{w.rss / nodes, w.heap / nodes, w.disk / nodes}, nil
+	rss, err := s.resident()
+	return weight{rss, w.heap / nodes, w.disk / nodes, w.collector, w.processor}, err
 }
 
 // fetch reads a page of a node.
