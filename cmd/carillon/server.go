@@ -45,6 +45,7 @@ func newServerCommand() *cobra.Command {
 	c := node.DefaultConfig()
 	c.Version = buildVersion()
 	var logs logFlags
+	var huge bool
 	cmd := &cobra.Command{
 		Use:   "server --id ID --dir DIR",
 		Short: "Run one node of a cluster",
@@ -72,10 +73,14 @@ The data folder belongs to one node ID for ever. A node that has lost its folder
 			if err := c.Validate(); err != nil {
 				return flagError(err)
 			}
+			if huge {
+				go tellHugePages(cmd.Context(), logger)
+			}
 			return serve(cmd.Context(), c, node.Deps{Logger: logger}, cmd.OutOrStdout())
 		},
 	}
 	serverFlags(cmd.Flags(), &c)
+	cmd.Flags().BoolVar(&huge, "huge-pages", true, "ask the system for huge pages for the memory of the timers (Linux)")
 	logs.flags(cmd.Flags(), "info")
 	return cmd
 }
@@ -102,6 +107,7 @@ func serverFlags(f *pflag.FlagSet, c *node.Config) {
 	f.StringVar(&c.AdvertiseHTTPAddr, "advertise-http", "", "the `host:port` by which HTTP reaches this node")
 	f.DurationVar(&c.StopTimeout, "stop-timeout", c.StopTimeout, "how long a stop may take")
 	f.StringVar(&c.LogStore, "log-store", "", logStoreUsage)
+	f.IntVar(&c.SnapshotEntries, "snapshot-entries", c.SnapshotEntries, "write a snapshot of a shard after so `many` log entries, or 64 MiB of log")
 	webhookFlags(f, &c.Webhooks)
 	f.IntVar(&c.Loops, "loops", c.Loops, "how many timer loops fire the shards")
 	f.BoolVar(&c.PProf, "pprof", false, "serve /debug/pprof on the HTTP address")
@@ -112,7 +118,7 @@ var configFlags = map[string]string{
 	"ID": "id", "Dir": "dir", "ClientAddr": "client", "PeerAddr": "peer", "GossipAddr": "gossip", "HTTPAddr": "http", "Join": "join",
 	"BootstrapExpect": "bootstrap-expect", "Shards": "shards", "AdvertiseHost": "advertise", "AdvertiseClientAddr": "advertise-client",
 	"AdvertisePeerAddr": "advertise-peer", "AdvertiseGossipAddr": "advertise-gossip", "AdvertiseHTTPAddr": "advertise-http",
-	"StopTimeout": "stop-timeout", "LogStore": "log-store", "Loops": "loops", "Webhooks.Allow": "webhook-allow",
+	"StopTimeout": "stop-timeout", "LogStore": "log-store", "SnapshotEntries": "snapshot-entries", "Loops": "loops", "Webhooks.Allow": "webhook-allow",
 	"Webhooks.Concurrency": "webhook-concurrency", "Webhooks.Rate": "webhook-rate", "Webhooks.Timeout": "webhook-timeout",
 	"Webhooks.Redirects": "webhook-redirects",
 }
