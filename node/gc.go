@@ -19,7 +19,7 @@ const (
 	gcEvery  = time.Second
 	gcSmooth = 4 * time.Second
 	// gcShare is what the collector may take of all processors.
-	gcShare = 0.02
+	gcShare = 0.01
 	// The room is at least gcLeast and a sixteenth of what lives, at most gcMost or as much as lives, which is Go's default.
 	gcLeast   = 32 << 20
 	gcLeastOf = 16
@@ -42,6 +42,7 @@ type gcPacer struct {
 	read   func() gcSample
 	set    func(percent int) (before int) // debug.SetGCPercent
 	chosen func() bool                    // whether GOGC was set from outside
+	clean  func()                         // runtime.GC
 
 	mu sync.Mutex
 	// What follows is guarded by mu. holders is how many nodes run; off says that somebody else has chosen.
@@ -51,10 +52,15 @@ type gcPacer struct {
 	last    gcSample
 	lastAt  time.Time
 	share   float64
+	// busy says that the collector had work since the last quiet time.
+	busy bool
 }
 
 // processGC is the pacer of this process.
-var processGC = &gcPacer{read: readCollector, set: debug.SetGCPercent, chosen: func() bool { return os.Getenv("GOGC") != "" }}
+var processGC = &gcPacer{
+	read: readCollector, set: debug.SetGCPercent, clean: runtime.GC,
+	chosen: func() bool { return os.Getenv("GOGC") != "" },
+}
 
 // pace runs the pacer while the node runs.
 func (n *Node) pace(ctx context.Context) error {
@@ -67,7 +73,9 @@ func (n *Node) pace(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			processGC.look(n.mono())
+			if processGC.look(n.mono()) {
+				processGC.tidy()
+			}
 		}
 	}
 }
@@ -98,25 +106,37 @@ func (p *gcPacer) release() {
 	}
 }
 
-// look sets the room anew if it should be another by more than a tenth: to set it stops the world for a moment.
-func (p *gcPacer) look(now time.Time) {
+// look sets the room anew if it should be another by more than a tenth: to set it stops the world for a moment. It says whether a
+// quiet time has begun: then one collection tells the scavenger what the load has left, which it would find out within two minutes.
+func (p *gcPacer) look(now time.Time) (quiet bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	elapsed := now.Sub(p.lastAt)
 	if p.off || elapsed < gcEvery*9/10 {
-		return // another node of this process has just looked
+		return false // another node of this process has just looked
 	}
 	s := p.read()
 	share := (s.spent - p.last.spent) / (elapsed.Seconds() * float64(s.procs))
 	p.share += (share - p.share) * min(1, elapsed.Seconds()/gcSmooth.Seconds())
 	p.last, p.lastAt = s, now
 	if s.live == 0 {
-		return
+		return false
 	}
 	if percent := nextPercent(p.percent, s.live, p.share); abs(percent-p.percent)*10 > p.percent {
 		p.set(percent)
 		p.percent = percent
 	}
+	quiet = p.busy && p.share < gcShare/4
+	p.busy = !quiet && (p.busy || p.share > gcShare/2)
+	return quiet
+}
+
+// tidy collects once; that is not counted as work of the collector, or it would be followed by another.
+func (p *gcPacer) tidy() {
+	p.clean()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.last.spent = p.read().spent
 }
 
 // nextPercent is the room in percent of what lives, after one of which the collector took a share of the processors: that is the

@@ -11,6 +11,7 @@ type fakeGC struct {
 	percent int
 	sets    int
 	sample  gcSample
+	cleaned int
 	rate    float64 // bytes allocated in a second
 	cost    float64 // processor time of one collection, in seconds
 	now     time.Time
@@ -21,6 +22,10 @@ func (g *fakeGC) pacer(chosen bool) *gcPacer {
 	return &gcPacer{
 		read:   func() gcSample { return g.sample },
 		chosen: func() bool { return chosen },
+		clean: func() {
+			g.cleaned++
+			g.sample.spent += 10 * g.cost // as if many timers were pending
+		},
 		set: func(percent int) int {
 			before := g.percent
 			g.percent = percent
@@ -36,7 +41,9 @@ func (g *fakeGC) run(p *gcPacer, seconds int) {
 	for range seconds {
 		g.sample.spent += g.rate / g.room() * g.cost
 		g.now = g.now.Add(gcEvery)
-		p.look(g.now)
+		if p.look(g.now) {
+			p.tidy()
+		}
 	}
 }
 
@@ -61,14 +68,20 @@ func TestCollectorIsPaced(t *testing.T) {
 	if g.sets != sets {
 		t.Errorf("the room was set %d times in a quiet minute", g.sets-sets)
 	}
-	g.rate = 200 * MiB // 0.06 s for each room, of 0.04 s a second: a room of 300 MiB
+	g.rate = 100 * MiB // 0.06 s for each room, of 0.02 s a second: a room of 300 MiB
 	g.run(p, 60)
 	within("busy:", 240, 360)
 	g.rate = 5000 * MiB
 	g.run(p, 60)
 	within("very busy:", 1100, 1250)
-	g.rate, g.sample.live = 1*MiB, 10*MiB
-	g.run(p, 30)
+	if g.cleaned != 0 {
+		t.Errorf("%d collections were asked for under load", g.cleaned)
+	}
+	g.rate, g.sample.live, g.cost = 1*MiB, 10*MiB, 0.003
+	g.run(p, 60)
+	if g.cleaned != 1 {
+		t.Errorf("%d collections were asked for as the load ended, want one", g.cleaned)
+	}
 	within("nothing pending:", 30, 36)
 	p.release()
 	if g.percent != gcPercent {
