@@ -7,6 +7,8 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"github.com/carillon-timers/carillon/shard"
 )
 
 // Limits of a node's configuration and of a cluster.
@@ -69,6 +71,9 @@ type Config struct {
 	// LogStore is where the Raft logs lie: LogStoreSegment or LogStoreBolt. A data folder keeps the one that it was made with;
 	// empty, the default, is that one, and LogStoreSegment in a new folder.
 	LogStore string
+	// SnapshotEntries is after how many log entries a shard's state is written to a snapshot (or after 64 MiB of log). The log
+	// since the last one is what a start has to read again. 100 to 10,000,000; default 32,768.
+	SnapshotEntries int
 	// Webhooks says how timers are posted to webhooks.
 	Webhooks WebhookConfig
 	// PProf serves /debug/pprof on the HTTP address. Default off.
@@ -101,6 +106,7 @@ func DefaultConfig() Config {
 		BalanceAfter:     5 * time.Second,
 		StopTimeout:      10 * time.Second,
 		RejoinEvery:      15 * time.Second,
+		SnapshotEntries:  int(shard.DefaultConfig().SnapshotEntries),
 		Webhooks:         defaultWebhookConfig(),
 		Version:          "dev",
 	}
@@ -144,6 +150,8 @@ func (c Config) Validate() error {
 		return invalid("StopTimeout", c.StopTimeout, "1s to 10m")
 	case c.RejoinEvery < time.Second || c.RejoinEvery > time.Hour:
 		return invalid("RejoinEvery", c.RejoinEvery, "1s to 1h")
+	case c.SnapshotEntries < 100 || c.SnapshotEntries > 10_000_000:
+		return invalid("SnapshotEntries", c.SnapshotEntries, "100 to 10,000,000")
 	case len(c.Version) > 64:
 		return invalid("Version", c.Version, "at most 64 bytes")
 	}

@@ -82,6 +82,8 @@ var families = []family{
 	{"shard_snapshot_index", "Index of the last snapshot.", perShard},
 	{"shard_snapshot_bytes", "Size of the last snapshot that this replica took.", perShard},
 	{"shard_log_since_snapshot_bytes", "Bytes applied since the last snapshot.", perShard},
+	{"shard_snapshots_total", "Snapshots that this replica has taken.", perShard},
+	{"shard_snapshot_seconds_total", "How long they took.", perShard},
 	{"shard_snapshot_failures_total", "Snapshots that could not be taken.", perShard},
 
 	{"grpc_running", "Calls that have not ended.", perMethod},

@@ -61,6 +61,11 @@ func (c *scrape) counter(name string, v uint64, labels ...string) {
 	c.out <- prometheus.MustNewConstMetric(c.m.descs[name], prometheus.CounterValue, float64(v), labels...)
 }
 
+// spent is a counter of seconds.
+func (c *scrape) spent(name string, v time.Duration, labels ...string) {
+	c.out <- prometheus.MustNewConstMetric(c.m.descs[name], prometheus.CounterValue, v.Seconds(), labels...)
+}
+
 func (c *scrape) flag(name string, v bool, labels ...string) {
 	if v {
 		c.gauge(name, 1, labels...)
@@ -188,6 +193,8 @@ func (m *metrics) shard(c *scrape, label string, s shard.Status) {
 	c.gauge("shard_snapshot_index", float64(s.Snapshot.Index), label)
 	c.gauge("shard_snapshot_bytes", float64(s.Snapshot.Bytes), label)
 	c.gauge("shard_log_since_snapshot_bytes", float64(s.Snapshot.LogBytes), label)
+	c.counter("shard_snapshots_total", s.Snapshot.Taken, label)
+	c.spent("shard_snapshot_seconds_total", s.Snapshot.Total, label)
 	c.counter("shard_snapshot_failures_total", s.Snapshot.Failed, label)
 }
 

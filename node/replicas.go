@@ -205,6 +205,7 @@ func (s *replicaSet) config(id int) shard.Config {
 	c.ID, c.Node, c.Boot, c.Dir = uint32(id), n.config.ID, n.boot, n.identity.shardDir(id)
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaseTimeout = n.config.HeartbeatTimeout, n.config.ElectionTimeout, n.config.LeaseTimeout
 	c.StopTimeout = n.config.StopTimeout / 4
+	c.SnapshotEntries = uint64(n.config.SnapshotEntries)
 	return c
 }
 

@@ -61,11 +61,12 @@ type Config struct {
 	// MaxAppendEntries bounds the entries of one message to a follower, and of one call of Apply. An entry has up to 256
 	// KiB (a larger one is a single command). Default 16, at most 64.
 	MaxAppendEntries int
-	// SnapshotBytes and SnapshotEntries: a snapshot is taken when the log has grown by so much. Default 64 MiB and 32,768.
+	// SnapshotBytes and SnapshotEntries: a snapshot is taken when the log has grown by so much. Default 64 MiB and 32,768. Once a
+	// snapshot is larger than SnapshotBytes, both grow with it.
 	SnapshotBytes   int64
 	SnapshotEntries uint64
-	// SnapshotRate is how many bytes of a snapshot are written in a second, so that timers are not late meanwhile. Default 32
-	// MiB, at least 64 KiB.
+	// SnapshotRate is how many bytes of a snapshot are written in a second, so that timers are not late meanwhile; up to four
+	// times as many while the log outgrows the thresholds. Default 8 MiB, at least 64 KiB.
 	SnapshotRate int64
 	// SnapshotRetain is how many snapshots are kept. Default 2.
 	SnapshotRetain int
@@ -94,7 +95,7 @@ func DefaultConfig() Config {
 		MaxAppendEntries: 16,
 		SnapshotBytes:    64 << 20,
 		SnapshotEntries:  32_768,
-		SnapshotRate:     32 << 20,
+		SnapshotRate:     8 << 20,
 		SnapshotRetain:   2,
 		Retention:        raftfsm.DefaultRetentionMillis * time.Millisecond,
 		MaxFinished:      raftfsm.DefaultMaxFinished,

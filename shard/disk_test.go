@@ -140,7 +140,7 @@ func TestSnapshots(t *testing.T) {
 		}
 	}, func(c *cluster) {
 		gate := NewGate(1) // of the bubble: its time does not pass while somebody waits for what is not
-		c.config = func(c *Config) { c.SnapshotBytes, c.TrailingLogs = 64<<10, MinTrailingLogs }
+		c.config = func(c *Config) { c.SnapshotBytes, c.TrailingLogs = 24<<10, MinTrailingLogs }
 		c.deps = func(d *Deps) { d.SnapshotGate = gate }
 	})
 }
@@ -156,7 +156,9 @@ func TestSnapshotIsPaced(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer file.Close()
-		p := &paced{w: io.MultiWriter(&out, file), stop: stop, rate: 1 << 20, now: time.Now, file: file, start: time.Now()}
+		p := &paced{w: io.MultiWriter(&out, file), stop: stop, rate: 1 << 20, now: time.Now, file: file, next: time.Now()}
+		haste := 1.0
+		p.haste = func() float64 { return haste }
 		begin := time.Now()
 		if n, err := p.Write(make([]byte, 10<<20)); n != 10<<20 || err != nil || out.Len() != n {
 			t.Fatalf("%d bytes, %v", n, err)
@@ -167,12 +169,52 @@ func TestSnapshotIsPaced(t *testing.T) {
 		if p.flushed != 8<<20 {
 			t.Errorf("flushed at %d", p.flushed)
 		}
+		haste, begin = 4, time.Now()
+		if _, err := p.Write(make([]byte, 8<<20)); err != nil || time.Since(begin).Round(10*time.Millisecond) != 2*time.Second {
+			t.Errorf("8 MiB in haste took %v, %v", time.Since(begin), err)
+		}
+		haste, begin = 1, time.Now()
+		time.Sleep(time.Minute) // a stall, of which little is caught up
+		if _, err := p.Write(make([]byte, 1<<20)); err != nil || time.Since(begin).Round(10*time.Millisecond) != time.Minute+950*time.Millisecond {
+			t.Errorf("1 MiB after a stall took %v, %v", time.Since(begin), err)
+		}
 		time.AfterFunc(1500*time.Millisecond, func() { close(stop) })
 		begin = time.Now()
 		if n, err := p.Write(make([]byte, 10<<20)); n >= 2<<20 || !errors.Is(err, ErrUnavailable) || time.Since(begin) != 1500*time.Millisecond {
 			t.Errorf("stopped after %d bytes and %v: %v", n, time.Since(begin), err)
 		}
 	})
+}
+
+// The further the log has outgrown its threshold, the faster is a snapshot written, within bounds.
+func TestSnapshotHaste(t *testing.T) {
+	t.Parallel()
+	n := newSnapshots(&Shard{c: Config{SnapshotEntries: 100, SnapshotBytes: 1000}})
+	for _, c := range []struct {
+		entries uint64
+		bytes   int64
+		want    float64
+	}{{10, 100, 1}, {90, 900, 1}, {50, 100, 1.5}, {0, 1900, 3}, {1000, 0, persistHaste}} {
+		n.grow(c.entries, c.bytes)
+		if got := n.haste(); got != c.want {
+			t.Errorf("at %d entries and %d bytes: %v, want %v", n.entries, n.bytes, got, c.want)
+		}
+	}
+	<-n.due
+	// A snapshot of three times the threshold: the next one is due after three times as much.
+	n.reset(3000)
+	for _, c := range []struct {
+		entries uint64
+		bytes   int64
+		due     int
+	}{{290, 0, 0}, {5, 2990, 0}, {5, 0, 1}, {0, 20, 1}} {
+		if n.grow(c.entries, c.bytes); len(n.due) != c.due {
+			t.Errorf("%d due after %d entries and %d bytes, want %d", len(n.due), n.entries, n.bytes, c.due)
+		}
+	}
+	if got := n.haste(); got < 1 || got > 1.01 {
+		t.Errorf("haste %v", got)
+	}
 }
 
 // The gate is shared: while another shard snapshots, this one waits; and it waits while leadership is being handed over.
@@ -199,8 +241,8 @@ func TestSnapshotWaits(t *testing.T) {
 		}
 		s.steward.transferring.Store(false)
 		time.Sleep(time.Minute)
-		if at := s.Status().Snapshot.At; at.IsZero() {
-			t.Error("it was never taken")
+		if info := s.Status().Snapshot; info.At.IsZero() || info.Taken == 0 || info.Total < info.Took {
+			t.Errorf("it was never taken, or not counted: %+v", info)
 		}
 	}, func(c *cluster) {
 		c.config = func(c *Config) { c.SnapshotEntries = 10 }

@@ -15,6 +15,10 @@ const (
 	persistPiece = 128 << 10
 	// persistFlush is how much is written between flushes: a flush of all at the end would hold up those of the log.
 	persistFlush = 4 << 20
+	// persistHaste is how many times faster than its rate a snapshot is written at most, while the log outgrows its threshold.
+	persistHaste = 4
+	// persistSlack is how much lost time is caught up: after a sort or a slow flush the rest would come in one piece.
+	persistSlack = 50 * time.Millisecond
 )
 
 // persisting writes a snapshot beside Apply.
@@ -25,11 +29,14 @@ type persisting struct {
 
 // Persist implements raft.FSMSnapshot. Raft closes the sink.
 func (p *persisting) Persist(sink raft.SnapshotSink) error {
-	w := &paced{w: sink, stop: p.s.stopping, rate: p.s.c.SnapshotRate, now: p.s.d.Monotonic, file: openState(p.s.c.Dir, sink.ID())}
+	w := &paced{
+		w: sink, stop: p.s.stopping, rate: p.s.c.SnapshotRate, haste: p.s.snapshots.haste, now: p.s.d.Monotonic,
+		file: openState(p.s.c.Dir, sink.ID()),
+	}
 	if w.file != nil {
 		defer w.file.Close()
 	}
-	w.start = w.now()
+	w.next = w.now()
 	n, err := p.snapshot.WriteTo(w)
 	if err != nil {
 		return err
@@ -55,13 +62,14 @@ func openState(dir, id string) *os.File {
 
 // paced writes at a bounded rate until the shard stops.
 type paced struct {
-	w    io.Writer
-	stop <-chan struct{}
-	rate int64 // bytes a second
-	now  func() time.Time
-	file *os.File // flushed now and then; may be nil
+	w     io.Writer
+	stop  <-chan struct{}
+	rate  int64          // bytes a second
+	haste func() float64 // how many times the rate may be exceeded now
+	now   func() time.Time
+	file  *os.File // flushed now and then; may be nil
 
-	start            time.Time
+	next             time.Time // no byte is written before
 	written, flushed int64
 }
 
@@ -82,7 +90,7 @@ func (p *paced) Write(b []byte) (int, error) {
 		if err := p.flush(); err != nil {
 			return done, err
 		}
-		p.pause()
+		p.pause(n)
 	}
 	return done, nil
 }
@@ -95,9 +103,14 @@ func (p *paced) flush() error {
 	return p.file.Sync()
 }
 
-// pause waits until no more than the rate has been written.
-func (p *paced) pause() {
-	ahead := time.Duration(float64(p.written)/float64(p.rate)*float64(time.Second)) - p.now().Sub(p.start)
+// pause waits for as long as so many bytes may take.
+func (p *paced) pause(n int) {
+	now := p.now()
+	if late := now.Add(-persistSlack); p.next.Before(late) {
+		p.next = late
+	}
+	p.next = p.next.Add(time.Duration(float64(n) / (float64(p.rate) * p.haste()) * float64(time.Second)))
+	ahead := p.next.Sub(now)
 	if ahead < time.Millisecond {
 		return
 	}

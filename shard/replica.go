@@ -94,12 +94,25 @@ func (r *replica) Snapshot() (raft.FSMSnapshot, error) {
 // Restore implements raft.FSM: the state is replaced.
 func (r *replica) Restore(from io.ReadCloser) error {
 	defer from.Close()
-	if err := r.s.fsm.Restore(from); err != nil {
+	read := &counted{Reader: from}
+	if err := r.s.fsm.Restore(read); err != nil {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
 	stats := r.s.fsm.Stats()
 	r.s.kept.Store(kept(stats))
 	r.s.applied.Store(stats.AppliedIndex)
-	r.s.snapshots.reset()
+	r.s.snapshots.reset(read.n)
 	return nil
+}
+
+// counted counts what is read.
+type counted struct {
+	io.Reader
+	n int64
+}
+
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.n += int64(n)
+	return n, err
 }

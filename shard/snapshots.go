@@ -37,6 +37,9 @@ type SnapshotInfo struct {
 	At    time.Time
 	Took  time.Duration
 	Bytes int64
+	// Taken counts those that were taken, Total is how long all of them took.
+	Taken uint64
+	Total time.Duration
 	// Failed counts those that could not be taken, Restored those that were read: at the start, or from the leader.
 	Failed, Restored uint64
 	// LogBytes and LogEntries have come since.
@@ -51,9 +54,9 @@ func (n *snapshots) grow(entries uint64, bytes int64) {
 	n.mu.Lock()
 	n.entries += entries
 	n.bytes += bytes
-	due := n.entries >= n.s.c.SnapshotEntries || n.bytes >= n.s.c.SnapshotBytes
+	grown := n.grown()
 	n.mu.Unlock()
-	if due {
+	if grown >= 1 {
 		select {
 		case n.due <- struct{}{}:
 		default:
@@ -61,11 +64,27 @@ func (n *snapshots) grow(entries uint64, bytes int64) {
 	}
 }
 
-// reset: a snapshot was restored.
-func (n *snapshots) reset() {
+// grown is how many times the log has reached its threshold since the last snapshot. The threshold grows with the snapshot, once
+// that is larger than SnapshotBytes: so what a snapshot costs for each entry does not grow with the state. Called with mu held.
+func (n *snapshots) grown() float64 {
+	c := &n.s.c
+	grown := max(float64(n.entries)/float64(c.SnapshotEntries), float64(n.bytes)/float64(c.SnapshotBytes))
+	return grown / max(1, float64(n.size)/float64(c.SnapshotBytes))
+}
+
+// haste is how many times faster than its rate a snapshot is to be written: as many times as the log has outgrown its
+// threshold since the last one.
+func (n *snapshots) haste() float64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.entries, n.bytes = 0, 0
+	return min(max(n.grown(), 1), persistHaste)
+}
+
+// reset: a snapshot of so many bytes was restored.
+func (n *snapshots) reset(size int64) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.entries, n.bytes, n.size = 0, 0, size
 	n.restored++
 }
 
@@ -125,6 +144,10 @@ func (n *snapshots) take(ctx context.Context) bool {
 		// What came while it was written counts for the next one.
 		n.entries, n.bytes = n.entries-min(entries, n.entries), n.bytes-min(bytes, n.bytes)
 		n.last.At, n.last.Took, n.last.Bytes = n.s.d.Now(), n.s.d.Monotonic().Sub(start), n.size
+		if err == nil {
+			n.last.Taken++
+			n.last.Total += n.last.Took
+		}
 		return true
 	case n.s.poisoned.Load() != nil:
 		return true

@@ -33,9 +33,9 @@ func main() {
 	var o options
 	flag.StringVar(&o.binary, "binary", "bin/carillon", "the `carillon` to run")
 	flag.StringVar(&o.json, "json", "", "also write the results to this `file`, as JSON")
-	flag.StringVar(&o.only, "only", "", "only these `steps`, parted by commas: schedule, cancel, fire, drain, burst, kill, freeze, stop, memory, growth, pressure")
+	flag.StringVar(&o.only, "only", "", "only these `steps`, parted by commas: schedule, cancel, fire, drain, burst, kill, freeze, stop, memory, growth, snapshot, pressure")
 	flag.DurationVar(&o.duration, "duration", 5*time.Second, "how long each load lasts")
-	flag.IntVar(&o.pending, "pending", 1_000_000, "how many timers are pending for the memory, the restart and the growth of costs")
+	flag.IntVar(&o.pending, "pending", 1_000_000, "how many timers are pending for the memory, the restart, the growth of costs and the snapshots (these: 300,000 at most)")
 	flag.IntVar(&o.drain, "drain", 200_000, "how many timers are overdue for the sustained fires")
 	flag.IntVar(&o.shards, "shards", 16, "shards of the cluster")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "gives up after this")
@@ -76,6 +76,7 @@ var steps = []struct {
 	{"stop", false, (*session).planned},
 	{"memory", true, (*session).memory},
 	{"growth", true, (*session).growth},
+	{"snapshot", true, (*session).snapshot},
 	{"pressure", false, (*session).pressure}, // it starts one of its own
 }
 
