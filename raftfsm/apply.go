@@ -79,7 +79,9 @@ func (f *FSM) readAhead(e *entry) {
 		c.hint.leaf = s.order.leafOf(c.namespace, c.id)
 	}
 	for i := range cmds {
-		sum += cmds[i].hint.touch()
+		if sum += cmds[i].hint.touch(); cmds[i].kind != kindSchedule {
+			sum += cmds[i].hint.touchAll()
+		}
 	}
 	for i := range cmds {
 		if c := &cmds[i]; c.guessed {

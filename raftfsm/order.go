@@ -116,10 +116,18 @@ func (o *order) leafOf(namespace, id string) *orderLeaf {
 	return l
 }
 
-// touch loads the leaf of a hint that is fresh, and makes the hint good.
+// touch loads the end of the leaf of a hint that is fresh, where a timer is put, and makes the hint good.
 func (h *orderHint) touch() uint64 {
 	h.moves = h.leaf.moves
 	return h.leaf.cells[min(h.leaf.n, orderFan-1)]
+}
+
+// touchAll loads the leaf, in which a timer is looked for that leaves it.
+func (h *orderHint) touchAll() (sum uint64) {
+	for i := 0; i < orderFan; i += 8 {
+		sum += h.leaf.cells[i]
+	}
+	return sum
 }
 
 // put adds a timer that is not there; its record lies in the slot.
