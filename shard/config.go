@@ -66,7 +66,7 @@ type Config struct {
 	SnapshotBytes   int64
 	SnapshotEntries uint64
 	// SnapshotRate is how many bytes of a snapshot are written in a second, so that timers are not late meanwhile; up to four
-	// times as many while the log outgrows the thresholds. Default 8 MiB, at least 64 KiB.
+	// times as many while the log is over twice the thresholds. Default 8 MiB, at least 64 KiB.
 	SnapshotRate int64
 	// SnapshotRetain is how many snapshots are kept. Default 2.
 	SnapshotRetain int

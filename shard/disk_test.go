@@ -194,7 +194,7 @@ func TestSnapshotHaste(t *testing.T) {
 		entries uint64
 		bytes   int64
 		want    float64
-	}{{10, 100, 1}, {90, 900, 1}, {50, 100, 1.5}, {0, 1900, 3}, {1000, 0, persistHaste}} {
+	}{{10, 100, 1}, {90, 900, 1}, {100, 100, 1}, {100, 100, 1.5}, {0, 3800, 2.5}, {1000, 0, persistHaste}} {
 		n.grow(c.entries, c.bytes)
 		if got := n.haste(); got != c.want {
 			t.Errorf("at %d entries and %d bytes: %v, want %v", n.entries, n.bytes, got, c.want)
@@ -212,8 +212,9 @@ func TestSnapshotHaste(t *testing.T) {
 			t.Errorf("%d due after %d entries and %d bytes, want %d", len(n.due), n.entries, n.bytes, c.due)
 		}
 	}
-	if got := n.haste(); got < 1 || got > 1.01 {
-		t.Errorf("haste %v", got)
+	n.grow(300, 3000)
+	if n.grow(300, 3000); n.haste() < 1.5 || n.haste() > 1.51 {
+		t.Errorf("haste %v", n.haste())
 	}
 }
 

@@ -72,12 +72,12 @@ func (n *snapshots) grown() float64 {
 	return grown / max(1, float64(n.size)/float64(c.SnapshotBytes))
 }
 
-// haste is how many times faster than its rate a snapshot is to be written: as many times as the log has outgrown its
-// threshold since the last one.
+// haste is how many times faster than its rate a snapshot is to be written: once the log is twice as long as its threshold, in
+// proportion to it.
 func (n *snapshots) haste() float64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return min(max(n.grown(), 1), persistHaste)
+	return min(max(n.grown()/2, 1), persistHaste)
 }
 
 // reset: a snapshot of so many bytes was restored.

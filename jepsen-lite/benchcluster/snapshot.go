@@ -16,7 +16,7 @@ const (
 	// snapshotPending is how many timers are pending at most while snapshots are measured.
 	snapshotPending = 300_000
 	// snapshotEntries is about what a shard's log grows by while its node writes the snapshots of all: they follow each other.
-	snapshotEntries = 1500
+	snapshotEntries = 1000
 	// snapshotRounds is how many loads of each kind there are, in turn: their p99 differ by a third.
 	snapshotRounds = 3
 )
@@ -87,7 +87,7 @@ func (s *session) latenessWith(ctx context.Context, entries int, l *snapshotLoad
 	fire := func(length time.Duration) (local.Report, error) {
 		return s.bench(ctx, "fire", "--rate", "1000", "--ahead", "500ms", "--duration", length.String())
 	}
-	if _, err := fire(time.Second); err != nil { // the first deliveries after a start are not what is measured
+	if _, err := fire(2 * time.Second); err != nil { // the first deliveries after a start are not what is measured
 		return err
 	}
 	s.log("a snapshot each %d entries", entries)
