@@ -22,7 +22,7 @@ func TestPlainTimersTakeNoRoom(t *testing.T) {
 		t.Errorf("a slot has %d bytes", got)
 	}
 	c := body{id: "order-1", due: 5000, created: 4000, payload: []byte("hello")}
-	if got, want := blobSize(c.inner(&record{nextDue: 5000})), 4+1+2+len("order-1")+8+3+2+2+len("hello"); got != want {
+	if got, want := blobSize(c.inner(&record{nextDue: 5000})), 4+1+2+len("order-1")+3+2+2+len("hello"); got != want {
 		t.Errorf("a blob has %d bytes, want %d", got, want)
 	}
 	first, err := os.ReadFile("testdata/first.snapshot")

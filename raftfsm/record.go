@@ -14,7 +14,6 @@ import (
 //	size         uvarint, of what follows
 //	flags        1 byte
 //	ID           1 byte of length, text
-//	sum          8 bytes, little endian: the timer's part of the state hash
 //	profile      uvarint
 //	revision     uvarint
 //	accepted     uvarint
@@ -34,8 +33,6 @@ import (
 type record struct {
 	nextDue            int64
 	accepted, revision uint64
-	// sum is the timer's part of the state hash.
-	sum uint64
 	// where is the blob's place; 0 marks a free slot.
 	where            place
 	attempt, profile uint32
@@ -76,7 +73,7 @@ func zigzag(v int64) uint64 { return uint64(v)<<1 ^ uint64(v>>63) }
 
 // inner is the size of a body with its record in their blob, without slot and size.
 func (c *body) inner(r *record) int {
-	n := 2 + len(c.id) + 8 + uvarintLen(uint64(r.profile)) + uvarintLen(r.revision) + uvarintLen(r.accepted) +
+	n := 2 + len(c.id) + uvarintLen(uint64(r.profile)) + uvarintLen(r.revision) + uvarintLen(r.accepted) +
 		uvarintLen(zigzag(r.nextDue)) + uvarintLen(zigzag(r.nextDue-c.created)) + len(c.headers) + len(c.labels) + len(c.payload)
 	if r.attempt != 0 {
 		n += uvarintLen(uint64(r.attempt))
@@ -103,7 +100,6 @@ func (c *body) put(b []byte, slot uint32, r *record, inner int) {
 	flags := len(b)
 	b = append(b, 0, byte(len(c.id)))
 	b = append(b, c.id...)
-	b = binary.LittleEndian.AppendUint64(b, r.sum)
 	b = binary.AppendUvarint(b, uint64(r.profile))
 	b = binary.AppendUvarint(b, r.revision)
 	b = binary.AppendUvarint(b, r.accepted)
@@ -170,16 +166,14 @@ func cutVarint(b []byte) (int64, []byte) {
 
 // blobProfile is the profile in the inner part of a blob.
 func blobProfile(in []byte) uint32 {
-	v, _ := cutUvarint(in[10+int(in[1]):])
+	v, _ := cutUvarint(in[2+int(in[1]):])
 	return uint32(v)
 }
 
 // read reads the record in the inner part of a blob. The rest is that of its body.
 func (r *record) read(in []byte) (rest []byte) {
 	flags, b := in[0], in[2+int(in[1]):]
-	r.sum = binary.LittleEndian.Uint64(b)
-	var v uint64
-	v, b = cutUvarint(b[8:])
+	v, b := cutUvarint(b)
 	r.profile = uint32(v)
 	r.revision, b = cutUvarint(b)
 	r.accepted, b = cutUvarint(b)

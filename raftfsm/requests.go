@@ -17,7 +17,7 @@ type requestItem struct {
 // requestHashes are the high and the low half of the hash of a remembered write.
 type requestHashes [2]uint64
 
-// requestChunk holds windowSize sequences: the hashes, and the answers behind one another in text. An answer is
+// requestChunk holds requestSize sequences: the hashes, and the answers behind one another in text. An answer is
 //
 //	flags               1 byte
 //	revision - base     varint; the base is the revision of the first in the chunk
@@ -27,14 +27,21 @@ type requestHashes [2]uint64
 //
 // What is written is never changed, so a snapshot shares it.
 type requestChunk struct {
-	hashes *[windowSize]requestHashes
+	hashes *[requestSize]requestHashes
 	// ends says where each answer ends in the text; it begins where the one before ends.
-	ends *[windowSize]uint16
+	ends *[requestSize]uint16
 	text []byte
 	// revision and at are the bases.
 	revision uint64
 	at       int64
 }
+
+// A chunk of remembered writes is so large that the collector has few of them to look at.
+const (
+	requestBits = 10
+	requestSize = 1 << requestBits
+	requestMask = requestSize - 1
+)
 
 const (
 	flagDue = 1 << iota
@@ -43,7 +50,7 @@ const (
 
 func newRequestChunk(first *requestItem) requestChunk {
 	return requestChunk{
-		hashes: new([windowSize]requestHashes), ends: new([windowSize]uint16), revision: first.revision, at: first.at,
+		hashes: new([requestSize]requestHashes), ends: new([requestSize]uint16), revision: first.revision, at: first.at,
 	}
 }
 
@@ -63,7 +70,7 @@ func (c *requestChunk) set(i uint64, it *requestItem) {
 		b = binary.AppendUvarint(b, uint64(it.answer))
 	}
 	c.ends[i] = uint16(len(b))
-	if c.text = b; i == windowMask {
+	if c.text = b; i == requestMask {
 		c.text = slices.Clone(b) // nothing follows, so no room is kept for it
 	}
 }
@@ -103,12 +110,12 @@ func newRequestWindow(limit int) requestWindow { return requestWindow{first: 1, 
 func (w *requestWindow) len() int { return int(w.last + 1 - w.first) }
 
 func (w *requestWindow) chunk(seq uint64) *requestChunk {
-	return &w.chunks[seq>>windowBits-w.first>>windowBits]
+	return &w.chunks[seq>>requestBits-w.first>>requestBits]
 }
 
-func (w *requestWindow) at(seq uint64) requestItem { return w.chunk(seq).item(seq & windowMask) }
+func (w *requestWindow) at(seq uint64) requestItem { return w.chunk(seq).item(seq & requestMask) }
 
-func (w *requestWindow) hashes(seq uint64) requestHashes { return w.chunk(seq).hashes[seq&windowMask] }
+func (w *requestWindow) hashes(seq uint64) requestHashes { return w.chunk(seq).hashes[seq&requestMask] }
 
 func (w *requestWindow) sequence(ref uint32) uint64 { return w.first + uint64(ref-uint32(w.first)) }
 
@@ -117,10 +124,10 @@ func (w *requestWindow) push(it *requestItem) uint64 {
 	if w.first == w.last {
 		w.chunks = nil
 	}
-	if int(w.last>>windowBits-w.first>>windowBits) == len(w.chunks) {
+	if int(w.last>>requestBits-w.first>>requestBits) == len(w.chunks) {
 		w.chunks = append(w.chunks, newRequestChunk(it))
 	}
-	w.chunk(w.last).set(w.last&windowMask, it)
+	w.chunk(w.last).set(w.last&requestMask, it)
 	return w.last
 }
 
@@ -129,7 +136,7 @@ func (w *requestWindow) pop() {
 	w.first++
 	if w.first > w.last {
 		w.chunks = nil
-	} else if w.first&windowMask == 0 {
+	} else if w.first&requestMask == 0 {
 		w.chunks[0] = requestChunk{}
 		w.chunks = w.chunks[1:]
 	}
@@ -143,7 +150,7 @@ func (w *requestWindow) check() error {
 	}
 	want := 0
 	if w.len() > 0 {
-		want = int(w.last>>windowBits-w.first>>windowBits) + 1
+		want = int(w.last>>requestBits-w.first>>requestBits) + 1
 	}
 	if len(w.chunks) != want {
 		return fmt.Errorf("request window %d..%d has %d chunks, want %d", w.first, w.last, len(w.chunks), want)
@@ -163,7 +170,7 @@ func (w *requestWindow) share() requestView {
 
 func (v *requestView) each(f func(seq uint64, it *requestItem) error) error {
 	for seq := v.first; seq <= v.last; seq++ {
-		it := v.chunks[seq>>windowBits-v.first>>windowBits].item(seq & windowMask)
+		it := v.chunks[seq>>requestBits-v.first>>requestBits].item(seq & requestMask)
 		if err := f(seq, &it); err != nil {
 			return err
 		}

@@ -18,18 +18,18 @@ func TestRequestsArePackedWithoutLoss(t *testing.T) {
 		}
 		return rng.Int64N(1 << rng.IntN(63))
 	}
-	for _, begin := range []uint64{0, 100, windowSize - 1} {
-		w := newRequestWindow(3 * windowSize)
+	for _, begin := range []uint64{0, 100, requestSize - 1} {
+		w := newRequestWindow(3 * requestSize)
 		w.last, w.first = begin, begin+1
 		want := map[uint64]requestItem{}
 		var before requestView
-		for n := range 1000 {
+		for n := range 5000 {
 			it := requestItem{
 				high: rng.Uint64(), low: rng.Uint64(), revision: uint64(number()), due: number(), at: number(),
 				answer: []uint32{0, 1, math.MaxUint32}[rng.IntN(3)],
 			}
 			want[w.push(&it)] = it
-			if n == 300 {
+			if n == 1300 {
 				before = w.share()
 			}
 			for w.over() {

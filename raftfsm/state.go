@@ -144,7 +144,7 @@ func (s *state) insert(t *target, r *record, c *body) {
 
 // replace puts a changed timer in the place of the target's.
 func (s *state) replace(t *target, r *record, c *body) {
-	s.give(&t.record)
+	s.give(t.record.where)
 	s.write(t.slot, r, c)
 }
 
@@ -153,14 +153,13 @@ func (s *state) remove(t *target) {
 	s.order.remove(t.namespace, t.id, t.slot, t.hint)
 	s.byKey.remove(t.hash, t.slot)
 	s.table.free(t.slot)
-	s.give(&t.record)
+	s.give(t.record.where)
 }
 
 // write puts a timer into its slot and counts it. Its profile has been counted.
 func (s *state) write(slot uint32, r *record, c *body) {
-	r.sum = s.recordSum(r, c)
 	s.table.set(slot, r, c)
-	s.sum += r.sum
+	s.sum += s.recordSum(r, c)
 	s.payloads += int64(len(c.payload))
 	s.count(r, 1)
 }
@@ -183,12 +182,15 @@ func (s *state) countRare(p *profile, r *record, n int) {
 	}
 }
 
-// give takes a record that is not in its slot any more out of all counts.
-func (s *state) give(r *record) {
-	s.count(r, -1)
-	s.sum -= r.sum
-	s.payloads -= int64(len(s.table.body(r).payload))
-	s.table.kill(r.where)
+// give takes the timer at a place that is in no slot any more out of all counts.
+func (s *state) give(where place) {
+	r := record{where: where}
+	r.read(s.table.inner(where))
+	c := s.table.body(&r)
+	s.count(&r, -1)
+	s.sum -= s.recordSum(&r, &c)
+	s.payloads -= int64(len(c.payload))
+	s.table.kill(where)
 	s.table.forgo(r.profile)
 }
 

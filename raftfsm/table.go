@@ -6,7 +6,7 @@ import (
 )
 
 const (
-	pageBits = 8
+	pageBits = 10
 	pageSize = 1 << pageBits
 	pageMask = pageSize - 1
 )
