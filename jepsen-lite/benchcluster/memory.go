@@ -19,7 +19,7 @@ import (
 )
 
 // settleTime is how long the servers have after the load until their memory is read: time to give back what only the load needed.
-const settleTime = 15 * time.Second
+const settleTime = 30 * time.Second
 
 // fillRate is the least rate at which timers are expected to be scheduled in batches; it bounds how long that may take.
 const fillRate = 20_000
