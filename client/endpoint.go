@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	"github.com/carillon-timers/carillon/proto/codec"
 )
 
 // Limits of a connection. The keep-alive goes with the server's, which allows a ping each 10 s.
@@ -52,7 +53,7 @@ func (c *Config) dial(addr string) (*grpc.ClientConn, error) {
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxConnectDelay},
 			MinConnectTimeout: connectTimeout,
 		}),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes), quickly),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes), grpc.ForceCodecV2(codec.New())),
 		grpc.WithIdleTimeout(0), // a failover must not wait for a connection
 		grpc.WithDisableRetry(), // retries are ours: they keep the request ID
 		grpc.WithNoProxy(),      // nodes are reached directly

@@ -24,9 +24,9 @@ const module = "github.com/carillon-timers/carillon"
 // mayImport lists, for each of our packages, the packages of ours that it may import. Imports only go down.
 var mayImport = map[string][]string{
 	"cmd/carillon":             {"node", "client", "proto/carillon/v1"},
-	"client":                   {"proto/carillon/v1"},
+	"client":                   {"proto/carillon/v1", "proto/codec"},
 	"node":                     {"transport", "transport/peer", "transport/webhook", "shard", "shard/ring", "shard/executor", "shard/segment", "raftfsm", "proto/carillon/v1", "proto/carillonlog/v1"},
-	"transport":                {"shard", "shard/executor", "shard/recur", "raftfsm", "proto/carillon/v1", "proto/carillonlog/v1"},
+	"transport":                {"shard", "shard/executor", "shard/recur", "raftfsm", "proto/carillon/v1", "proto/carillonlog/v1", "proto/codec"},
 	"transport/peer":           {},
 	"transport/webhook":        {"shard", "shard/executor", "raftfsm", "proto/carillonlog/v1"},
 	"transport/peer/peertest":  {"transport/peer"},
@@ -40,6 +40,7 @@ var mayImport = map[string][]string{
 	"wheel/mpsc":               {},
 	"proto/carillon/v1":        {},
 	"proto/carillonlog/v1":     {},
+	"proto/codec":              {},
 	"jepsen-lite":              {"client", "jepsen-lite/local"},
 	"jepsen-lite/local":        {},
 	"jepsen-lite/benchcluster": {"client", "jepsen-lite/local", "proto/carillon/v1"}, // a flood is raw calls: the SDK would hold back

@@ -147,7 +147,7 @@ func (r *rawMessage) decode(v any) error {
 	if r.json != nil {
 		return decodeJSON(r.json, v)
 	}
-	if err := (codec{}).Unmarshal(r.data, v); err != nil {
+	if err := newCodec().Unmarshal(r.data, v); err != nil {
 		return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", err)
 	}
 	return nil

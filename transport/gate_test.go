@@ -59,7 +59,7 @@ func (garbage) Marshal(any) ([]byte, error) { return []byte(strings.Repeat("\xff
 type plainCodec struct{}
 
 func (plainCodec) Unmarshal([]byte, any) error { return nil }
-func (plainCodec) Name() string                { return codecName }
+func (plainCodec) Name() string                { return newCodec().Name() }
 
 // A node that is full refuses a batch before it is decoded and says when to come back; small ones still pass.
 func TestFullNodeRefusesBatches(t *testing.T) {
@@ -289,27 +289,6 @@ func TestItemsOfARequest(t *testing.T) {
 		if got := raw.items(); got != 1 {
 			t.Errorf("%q: %d items", bytes, got)
 		}
-	}
-}
-
-// The pool gives what is asked for, and takes only what it can give again.
-func TestBufferPool(t *testing.T) {
-	t.Parallel()
-	var p bufferPool
-	for _, n := range []int{0, 1, 1 << leastBuffer, 1<<leastBuffer + 1, 100_000, 1 << mostBuffer, 1<<mostBuffer + 1} {
-		b := p.Get(n)
-		if len(*b) != n || cap(*b) > max(2*n, 1<<leastBuffer) {
-			t.Errorf("%d bytes: got %d of %d", n, len(*b), cap(*b))
-		}
-		p.Put(b)
-		if b = p.Get(n); len(*b) != n {
-			t.Errorf("%d bytes again: got %d", n, len(*b))
-		}
-	}
-	odd := make([]byte, 3000)
-	p.Put(&odd)
-	if b := p.Get(4096); cap(*b) < 4096 {
-		t.Errorf("got a buffer of %d", cap(*b))
 	}
 }
 

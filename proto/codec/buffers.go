@@ -1,4 +1,4 @@
-package transport
+package codec
 
 import (
 	"math/bits"
