@@ -74,7 +74,11 @@ The data folder belongs to one node ID for ever. A node that has lost its folder
 				return flagError(err)
 			}
 			if huge {
-				go tellHugePages(cmd.Context(), logger)
+				ctx, cancel := context.WithCancel(cmd.Context())
+				var pages sync.WaitGroup
+				pages.Go(func() { tellHugePages(ctx, logger) })
+				defer pages.Wait()
+				defer cancel()
 			}
 			return serve(cmd.Context(), c, node.Deps{Logger: logger}, cmd.OutOrStdout())
 		},
