@@ -111,7 +111,7 @@ func serverFlags(f *pflag.FlagSet, c *node.Config) {
 	f.StringVar(&c.AdvertiseHTTPAddr, "advertise-http", "", "the `host:port` by which HTTP reaches this node")
 	f.DurationVar(&c.StopTimeout, "stop-timeout", c.StopTimeout, "how long a stop may take")
 	f.StringVar(&c.LogStore, "log-store", "", logStoreUsage)
-	f.IntVar(&c.SnapshotEntries, "snapshot-entries", c.SnapshotEntries, "write a snapshot of a shard after so `many` log entries, or 64 MiB of log")
+	f.IntVar(&c.SnapshotEntries, "snapshot-entries", c.SnapshotEntries, "write a snapshot of a shard after this `number` of log entries, or 64 MiB of log")
 	webhookFlags(f, &c.Webhooks)
 	f.IntVar(&c.Loops, "loops", c.Loops, "how many timer loops fire the shards")
 	f.BoolVar(&c.PProf, "pprof", false, "serve /debug/pprof on the HTTP address")
