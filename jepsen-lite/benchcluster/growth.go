@@ -55,8 +55,9 @@ func (s *session) growth(ctx context.Context) error {
 	return nil
 }
 
-// costs are seconds of processor time of all nodes together: of one schedule, of one fire, and since the start as the measures begin.
-type costs struct{ schedule, fire, filled float64 }
+// costs are seconds of processor time of all nodes together: of one schedule, of one fire, of each second before the measures (which
+// is taken off), and since the start as the measures begin.
+type costs struct{ schedule, fire, beside, filled float64 }
 
 // cost adds pending timers and returns what schedules and fires cost then. Rest is what the servers take with nothing to do.
 func (s *session) cost(ctx context.Context, more int, rest float64, name string) (costs, error) {
@@ -72,25 +73,24 @@ func (s *session) cost(ctx context.Context, more int, rest float64, name string)
 	}
 	c := costs{}
 	var err error
-	if c.filled, err = s.calm(ctx, rest); err != nil {
+	if c.beside, c.filled, err = s.calm(ctx, rest); err != nil {
 		return c, err
 	}
-	s.log("costs with %s", name)
+	s.log("costs with %s; the servers take %.2f of a processor beside", name, c.beside)
 	var schedules, fires []float64
 	for range growthTimes {
-		one, err := s.spent(ctx, schedule(growthTimers)...)
+		one, err := s.spent(ctx, c.beside, schedule(growthTimers)...)
 		if err != nil {
 			return costs{}, err
 		}
-		both, err := s.spent(ctx, "fire", "--drain", fmt.Sprint(growthTimers), "--concurrency", "1000") // a drain schedules first
+		both, err := s.spent(ctx, c.beside, "fire", "--drain", fmt.Sprint(growthTimers), "--concurrency", "1000") // a drain schedules first
 		if err != nil {
 			return costs{}, err
 		}
 		s.log("%.1f µs per schedule, %.1f with the fire", one*1e6, both*1e6)
-		schedules, fires = append(schedules, one), append(fires, both)
+		schedules, fires = append(schedules, one), append(fires, both-one)
 	}
-	c.schedule = median(schedules)
-	c.fire = median(fires) - c.schedule
+	c.schedule, c.fire = median(schedules), median(fires)
 	return c, nil
 }
 
@@ -106,16 +106,16 @@ func (s *session) second(ctx context.Context) (in, all float64, err error) {
 	return all - before, all, err
 }
 
-// calm waits until the servers take no more than in rest, and returns the processor time that they have taken since their start.
-func (s *session) calm(ctx context.Context, rest float64) (float64, error) {
+// calm waits until the servers take no more than in rest, and returns what they take then, and have taken since their start.
+func (s *session) calm(ctx context.Context, rest float64) (in, all float64, err error) {
 	for began := time.Now(); ; {
-		in, all, err := s.second(ctx)
+		in, all, err = s.second(ctx)
 		if err != nil || in < rest+calmShare {
-			return all, err
+			return in, all, err
 		}
 		if time.Since(began) > calmTime {
 			s.notes = append(s.notes, fmt.Sprintf("The servers took %.2f of a processor before a measure of costs, %.2f in rest.", in, rest))
-			return all, nil
+			return in, all, nil
 		}
 	}
 }
@@ -126,8 +126,9 @@ func median(values []float64) float64 {
 	return values[len(values)/2]
 }
 
-// spent runs a load of growthTimers timers and returns the processor time of the servers per timer.
-func (s *session) spent(ctx context.Context, args ...string) (float64, error) {
+// spent runs a load of growthTimers timers and returns the processor time of the servers per timer, without what they took beside.
+func (s *session) spent(ctx context.Context, beside float64, args ...string) (float64, error) {
+	began := time.Now()
 	before, err := s.processorTime()
 	if err != nil {
 		return 0, err
@@ -136,7 +137,7 @@ func (s *session) spent(ctx context.Context, args ...string) (float64, error) {
 		return 0, err
 	}
 	after, err := s.processorTime()
-	return (after - before) / growthTimers, err
+	return (after - before - beside*time.Since(began).Seconds()) / growthTimers, err
 }
 
 // processorTime is that of all nodes since their start, in seconds.
