@@ -20,9 +20,9 @@ const (
 	gcSmooth = 4 * time.Second
 	// gcShare is what the collector may take of all processors.
 	gcShare = 0.01
-	// The room is at least gcLeast and a sixteenth of what lives, at most gcMost or as much as lives, which is Go's default.
+	// The room is at least gcLeast and a tenth of what lives, which the scavenger leaves free anyway, at most gcMost or as much as lives, which is Go's default.
 	gcLeast   = 32 << 20
-	gcLeastOf = 16
+	gcLeastOf = 10
 	gcMost    = 128 << 20
 	// gcPercent is Go's default of GOGC.
 	gcPercent = 100
