@@ -43,8 +43,7 @@ type call struct {
 	// call is to fail when that is done.
 	forming int
 	doomed  error
-	// before and after are its neighbours in its line of the queue.
-	line          *line
+	// before and after are its neighbours in the queue.
 	before, after *call
 	queued        bool
 	settled       bool
@@ -92,33 +91,14 @@ type proposer struct {
 	begin    bool
 	sequence uint64
 	flights  map[uint64]*flight
-	// own and calls are the queue: what the executor proposes, which is sent first, and everything else. queued and queuedBytes
-	// are what both hold.
-	own, calls          line
+	// head and tail are the ends of the queue; queued and queuedBytes what it holds.
+	head, tail          *call
 	queued, queuedBytes int
 	// finished are the calls whose then is to be called by the goroutine that has settled them.
 	finished []*call
 	// drained is closed when nothing is in flight (Transfer).
 	drained chan struct{}
 	counts  ProposerStats
-}
-
-// line is the calls of one kind that wait, in their order. Guarded by proposer.mu.
-type line struct{ head, tail *call }
-
-// ownShare is how much of an entry the executor's own commands may take while others wait; ownRoom how many of them, and as many
-// full entries' bytes, have room in a queue that is full otherwise.
-const (
-	ownShare = raftfsm.MaxEntryCommands * 3 / 4
-	ownRoom  = 8 * raftfsm.MaxEntryCommands
-)
-
-// first is the call whose command comes next into an entry that has so many; nil if none waits. Called with mu held.
-func (p *proposer) first(taken int) *call {
-	if p.own.head == nil || taken >= ownShare && p.calls.head != nil {
-		return p.calls.head
-	}
-	return p.own.head
 }
 
 // ProposerStats is what the proposer counted and holds.
@@ -211,21 +191,17 @@ func (p *proposer) enqueue(c *call) error {
 			return fmt.Errorf("%w: no majority answers", ErrUnavailable)
 		}
 	}
-	if err := p.admit(c, bytes, schedules); err != nil {
+	if err := p.admit(len(c.cmds), bytes, schedules); err != nil {
 		p.counts.Overloaded++
 		return err
 	}
-	l := &p.calls
-	if c.forget {
-		l = &p.own
-	}
-	c.queued, c.line, c.before = true, l, l.tail
-	if l.tail == nil {
-		l.head = c
+	c.queued, c.before = true, p.tail
+	if p.tail == nil {
+		p.head = c
 	} else {
-		l.tail.after = c
+		p.tail.after = c
 	}
-	l.tail = c
+	p.tail = c
 	p.queued += len(c.cmds)
 	p.queuedBytes += bytes
 	p.signal()
@@ -233,18 +209,14 @@ func (p *proposer) enqueue(c *call) error {
 }
 
 // admit checks the limits. Called with mu held.
-func (p *proposer) admit(call *call, bytes, schedules int) error {
+func (p *proposer) admit(cmds, bytes, schedules int) error {
 	c := &p.s.c
-	cmds, room := len(call.cmds), 0
-	if call.forget {
-		room = ownRoom
-	}
 	// Waiting empties the queue one window after the other; this is about what one takes.
 	retry := c.CommitTimeout / 20
 	switch {
-	case p.queued+cmds > c.MaxQueued+room:
+	case p.queued+cmds > c.MaxQueued:
 		return &OverloadedError{fmt.Sprintf("%d commands wait on shard %d", c.MaxQueued, c.ID), retry}
-	case p.queuedBytes+bytes > c.MaxQueuedBytes+room/raftfsm.MaxEntryCommands*raftfsm.MaxEntryBytes:
+	case p.queuedBytes+bytes > c.MaxQueuedBytes:
 		return &OverloadedError{fmt.Sprintf("%d bytes of commands wait on shard %d", c.MaxQueuedBytes, c.ID), retry}
 	case schedules > 0 && p.s.kept.Load()+int64(p.queued+schedules) > int64(c.MaxPending):
 		return &OverloadedError{fmt.Sprintf("%d pending, paused and dead timers on shard %d", c.MaxPending, c.ID), time.Second}
@@ -361,12 +333,12 @@ func (p *proposer) unqueue(c *call) {
 		p.queuedBytes -= size
 	}
 	if c.before == nil {
-		c.line.head = c.after
+		p.head = c.after
 	} else {
 		c.before.after = c.after
 	}
 	if c.after == nil {
-		c.line.tail = c.before
+		p.tail = c.before
 	} else {
 		c.after.before = c.before
 	}

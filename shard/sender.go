@@ -41,7 +41,7 @@ func (p *proposer) take() *flight {
 	switch {
 	case p.begin && (p.role == opening || p.role == pausing):
 		p.begin = false
-	case p.role != leading || p.queued == 0 || len(p.flights) >= p.s.c.InFlight:
+	case p.role != leading || p.head == nil || len(p.flights) >= p.s.c.InFlight:
 		return nil
 	}
 	p.sequence++
@@ -52,8 +52,8 @@ func (p *proposer) take() *flight {
 	if f.begin {
 		return f
 	}
-	for bytes := 0; p.queued > 0 && len(f.items) < raftfsm.MaxEntryCommands; {
-		c := p.first(len(f.items))
+	for bytes := 0; p.head != nil && len(f.items) < raftfsm.MaxEntryCommands; {
+		c := p.head
 		size := c.sizes[c.next]
 		if bytes+size > raftfsm.MaxEntryBytes && len(f.items) > 0 {
 			break
@@ -240,8 +240,8 @@ func (p *proposer) failAll(why error) {
 	for _, f := range p.flights {
 		p.crash(f, ErrUnknown)
 	}
-	for c := p.first(0); c != nil; c = p.first(0) {
-		p.fail(c, why)
+	for p.head != nil {
+		p.fail(p.head, why)
 	}
 }
 
