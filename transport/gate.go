@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	"github.com/carillon-timers/carillon/raftfsm"
 	"github.com/carillon-timers/carillon/shard"
 )
 
@@ -43,15 +45,15 @@ func (s *Server) gate(method string, handler grpc.MethodHandler) grpc.MethodHand
 		refuse := func(err error) (any, error) {
 			return interceptor(ctx, nil, info, func(context.Context, any) (any, error) { return nil, err })
 		}
-		caller := callerOf(ctx)
+		caller := callerOf(ctx, method)
 		if err := s.hold(ctx, caller); err != nil {
 			return refuse(err)
 		}
 		raw := &rawMessage{}
+		defer raw.free()
 		if err := dec(raw); err != nil {
 			return nil, err
 		}
-		defer raw.free()
 		if raw.size() <= lightBytes {
 			resp, err := handler(srv, ctx, raw.decode, interceptor)
 			caller.note(s.config.Now(), err)
@@ -79,17 +81,22 @@ func decoded(ctx context.Context) {
 	}
 }
 
+// maxHeld is how many calls of one method are held at one time for one connection; more are refused at once. What they have sent by then lies
+// in memory, as far as the window of their stream goes.
+const maxHeld = 256
+
 // hold lets a caller wait that was told to come back later and did not: its call is not read before.
 func (s *Server) hold(ctx context.Context, c *caller) error {
-	if c == nil {
-		return nil
-	}
-	wait := time.Duration(c.notBefore.Load() - s.config.Now().UnixNano())
-	if wait <= 0 {
+	wait := c.left(s.config.Now())
+	if wait == 0 {
 		return nil
 	}
 	s.counts.held.Add(1)
-	timer := time.NewTimer(min(wait, lastRetry))
+	defer c.held.Add(-1)
+	if c.held.Add(1) > maxHeld {
+		return &shard.OverloadedError{Limit: fmt.Sprintf("%d calls of this connection came back before their time", maxHeld), RetryAfter: wait}
+	}
+	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
@@ -101,28 +108,41 @@ func (s *Server) hold(ctx context.Context, c *caller) error {
 	}
 }
 
-// caller is who is at the other end of a connection.
+// caller is who calls one method from the other end of a connection. A nil one is never held.
 type caller struct {
 	// notBefore is when it may come back, in Unix nanoseconds; 0 if it was not refused.
 	notBefore atomic.Int64
+	// held counts the calls that are held.
+	held atomic.Int64
 }
 
-// note remembers a refusal of the whole call.
+// left is how long the caller has yet to wait: at most lastRetry. More would say that the clock was set back, which ends the wait.
+func (c *caller) left(now time.Time) time.Duration {
+	if c == nil {
+		return 0
+	}
+	if wait := time.Duration(c.notBefore.Load() - now.UnixNano()); wait > 0 && wait <= lastRetry {
+		return wait
+	}
+	return 0
+}
+
+// note remembers a refusal of the whole call, unless it was told of a longer wait before.
 func (c *caller) note(now time.Time, err error) {
 	if c == nil || err == nil {
 		return
 	}
 	var overload *shard.OverloadedError
 	if errors.As(err, &overload) || errors.As(ErrorOf(status.Convert(err)), &overload) {
-		c.notBefore.Store(now.Add(overload.RetryAfter).UnixNano())
+		c.notBefore.Store(now.Add(max(c.left(now), min(overload.RetryAfter, lastRetry))).UnixNano())
 	}
 }
 
 // callerOf is nil for a call that came over HTTP.
-func callerOf(ctx context.Context) *caller {
+func callerOf(ctx context.Context, method string) *caller {
 	if p, ok := peer.FromContext(ctx); ok {
 		if addr, ok := p.Addr.(*callerAddr); ok {
-			return addr.caller
+			return addr.caller(method)
 		}
 	}
 	return nil
@@ -156,10 +176,10 @@ func (r *rawMessage) decode(v any) error {
 // jsonItemBytes is about the least that an item takes in JSON.
 const jsonItemBytes = 64
 
-// items is about how many items the batch has: from the size of those in its first buffer, so that nothing is copied for it.
+// items is about how many items the batch has, at most raftfsm.MaxBatchItems, since more are refused: from the size of those in its first buffer, so that nothing is copied for it.
 func (r *rawMessage) items() int {
 	if r.json != nil {
-		return max(1, len(r.json)/jsonItemBytes)
+		return min(max(1, len(r.json)/jsonItemBytes), raftfsm.MaxBatchItems)
 	}
 	var first []byte
 	if len(r.data) > 0 {
@@ -181,5 +201,5 @@ func (r *rawMessage) items() int {
 	if n == 0 {
 		return 1
 	}
-	return n * r.size() / seen
+	return min(n*r.size()/seen, raftfsm.MaxBatchItems)
 }

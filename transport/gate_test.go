@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -293,3 +294,92 @@ func TestItemsOfARequest(t *testing.T) {
 }
 
 func bufferOf(s string) mem.BufferSlice { return mem.BufferSlice{mem.SliceBuffer(s)} }
+
+// The estimate of a batch's items is never above what a batch may have, whatever the sizes of its items.
+func TestItemsAreAtMostABatch(t *testing.T) {
+	t.Parallel()
+	r := batchOf("a", 500, 0)
+	for _, item := range r.Items[480:] {
+		item.Timer.Payload = make([]byte, 50<<10)
+	}
+	data, err := newCodec().Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := string(data.Materialize())
+	for name, raw := range map[string]*rawMessage{
+		"one large timer in JSON":  {json: make([]byte, 700<<10)},
+		"the last are large":       {data: append(bufferOf(all[:16<<10]), bufferOf(all[16<<10:])...)},
+		"empty items, then others": {data: append(bufferOf(strings.Repeat("\x0a\x00", 8<<10)), bufferOf(all)...)},
+	} {
+		if n := raw.items(); n > raftfsm.MaxBatchItems {
+			t.Errorf("%s: %d items", name, n)
+		}
+	}
+}
+
+// A caller waits as long as the longest of its refusals said, at most lastRetry, and not at all once the clock was set back.
+func TestCallerLeft(t *testing.T) {
+	t.Parallel()
+	c, now := &caller{}, time.Unix(1_000_000, 0)
+	c.note(now, &shard.OverloadedError{RetryAfter: 2 * lastRetry})
+	c.note(now.Add(time.Second), &shard.OverloadedError{RetryAfter: 50 * time.Millisecond})
+	if got := c.left(now.Add(time.Second)); got != lastRetry-time.Second {
+		t.Errorf("%v are left", got)
+	}
+	if got := c.left(now.Add(-time.Hour)); got != 0 {
+		t.Errorf("%v are left after the clock was set back", got)
+	}
+	c.note(now.Add(-time.Hour), &shard.OverloadedError{RetryAfter: time.Second})
+	if got := c.left(now.Add(-time.Hour)); got != time.Second {
+		t.Errorf("%v are left of a refusal after that", got)
+	}
+}
+
+// Of one connection no more than maxHeld schedules are held; the rest is refused at once, and cancels pass.
+func TestHeldCallsAreBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h := serve(t, testConfig(), &fakeBackend{})
+		empty := full(t, h.server)
+		if _, err := h.timers.ScheduleBatch(t.Context(), batchOf("a", 100, 100)); overloadIn(err) == nil {
+			t.Fatal(err)
+		}
+		empty()
+		began := time.Now()
+		var all sync.WaitGroup
+		var refused atomic.Int64
+		for range maxHeld + 10 {
+			all.Go(func() {
+				_, err := h.timers.ScheduleBatch(t.Context(), batchOf("b", 1, 0))
+				switch o := overloadIn(err); {
+				case o != nil && time.Since(began) == 0 && o.RetryAfter > 0:
+					refused.Add(1)
+				case err != nil || time.Since(began) < firstRetry:
+					t.Errorf("%v after %v", err, time.Since(began))
+				}
+			})
+		}
+		synctest.Wait()
+		if _, err := h.timers.CancelBatch(t.Context(), &carillonv1.CancelBatchRequest{Items: []*carillonv1.CancelRequest{{Id: "a"}}}); err != nil || time.Since(began) > 0 {
+			t.Errorf("a cancel: %v after %v", err, time.Since(began))
+		}
+		all.Wait()
+		if refused.Load() != 10 {
+			t.Errorf("%d were refused at once", refused.Load())
+		}
+	})
+}
+
+// Whoever is let in at the last moment keeps its place.
+func TestLetInAtTheLastMoment(t *testing.T) {
+	t.Parallel()
+	d := newDesk(time.Now)
+	v, err := d.enter(t.Context(), nil, 1, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.give(v, errStopping); err != nil {
+		t.Error(err)
+	}
+}

@@ -166,7 +166,7 @@ func (l *boundedListener) Accept() (net.Conn, error) {
 		}
 		if counts.connections.Add(1) <= limit {
 			l.full = false
-			return &boundedConn{Conn: conn, open: &counts.connections, addr: &callerAddr{conn.RemoteAddr(), &caller{}}}, nil
+			return &boundedConn{Conn: conn, open: &counts.connections, addr: &callerAddr{Addr: conn.RemoteAddr()}}, nil
 		}
 		counts.connections.Add(-1)
 		counts.refused.Add(1)
@@ -190,7 +190,15 @@ type boundedConn struct {
 // callerAddr is the address of a connection's other end; gRPC hands it on with each call.
 type callerAddr struct {
 	net.Addr
-	caller *caller
+	schedules, cancels caller
+}
+
+// caller is who calls a gated method. Refused schedules do not hold cancels, which make room.
+func (a *callerAddr) caller(method string) *caller {
+	if method == carillonv1.Timers_CancelBatch_FullMethodName {
+		return &a.cancels
+	}
+	return &a.schedules
 }
 
 func (c *boundedConn) RemoteAddr() net.Addr { return c.addr }

@@ -38,17 +38,29 @@ func (c Codec) Marshal(v any) (mem.BufferSlice, error) {
 	size := m.SizeVT()
 	if mem.IsBelowBufferPoolingThreshold(size) {
 		b := make([]byte, size)
-		if _, err := m.MarshalToSizedBufferVT(b); err != nil {
-			return nil, fmt.Errorf("marshal %T: %w", v, err)
+		if err := fill(b, m); err != nil {
+			return nil, err
 		}
 		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
 	}
 	b := buffers.Get(size)
-	if _, err := m.MarshalToSizedBufferVT((*b)[:size]); err != nil {
+	if err := fill(*b, m); err != nil {
 		buffers.Put(b)
-		return nil, fmt.Errorf("marshal %T: %w", v, err)
+		return nil, err
 	}
 	return mem.BufferSlice{mem.NewBuffer(b, &buffers)}, nil
+}
+
+// fill writes the message over all of b. A message that was changed since its size was taken is an error: what b held before must not be sent.
+func fill(b []byte, m message) error {
+	n, err := m.MarshalToSizedBufferVT(b)
+	if err == nil && n != len(b) {
+		err = fmt.Errorf("%d bytes in place of %d", n, len(b))
+	}
+	if err != nil {
+		return fmt.Errorf("marshal %T: %w", m, err)
+	}
+	return nil
 }
 
 // Unmarshal implements encoding.CodecV2.
