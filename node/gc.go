@@ -35,14 +35,16 @@ type gcSample struct {
 	// spent is the processor time of all collections, in seconds.
 	spent float64
 	procs int
+	// percent is GOGC as it is now.
+	percent int
 }
 
 // gcPacer sets the room of the collector, which is the whole process's, for all nodes in the process.
 type gcPacer struct {
 	read   func() gcSample
-	set    func(percent int) (before int) // debug.SetGCPercent
-	chosen func() bool                    // whether GOGC was set from outside
-	clean  func()                         // runtime.GC
+	set    func(percent int) // debug.SetGCPercent
+	chosen func() bool       // whether GOGC was set from outside
+	clean  func()            // runtime.GC
 
 	mu sync.Mutex
 	// What follows is guarded by mu. holders is how many nodes run; off says that somebody else has chosen.
@@ -58,7 +60,7 @@ type gcPacer struct {
 
 // processGC is the pacer of this process.
 var processGC = &gcPacer{
-	read: readCollector, set: debug.SetGCPercent, clean: runtime.GC,
+	read: readCollector, set: func(percent int) { debug.SetGCPercent(percent) }, clean: runtime.GC,
 	chosen: func() bool { return os.Getenv("GOGC") != "" },
 }
 
@@ -80,7 +82,7 @@ func (n *Node) pace(ctx context.Context) error {
 	}
 }
 
-// hold begins to set the room, unless GOGC was set by the environment or by the program around.
+// hold begins to set the room, unless GOGC was set by the environment or by the program around; that may also choose later.
 func (p *gcPacer) hold(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -88,20 +90,14 @@ func (p *gcPacer) hold(now time.Time) {
 		return
 	}
 	p.percent, p.share, p.last, p.lastAt = gcPercent, 0, p.read(), now
-	if p.off = p.chosen(); p.off {
-		return
-	}
-	if before := p.set(gcPercent); before != gcPercent {
-		p.set(before)
-		p.off = true
-	}
+	p.off = p.chosen() || p.last.percent != gcPercent
 }
 
 // release gives Go's default back with the last node.
 func (p *gcPacer) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.holders--; p.holders == 0 && !p.off {
+	if p.holders--; p.holders == 0 && !p.off && p.read().percent == p.percent {
 		p.set(gcPercent)
 	}
 }
@@ -116,6 +112,9 @@ func (p *gcPacer) look(now time.Time) (quiet bool) {
 		return false // another node of this process has just looked
 	}
 	s := p.read()
+	if p.off = s.percent != p.percent; p.off {
+		return false // the program around has chosen meanwhile
+	}
 	share := (s.spent - p.last.spent) / (elapsed.Seconds() * float64(s.procs))
 	p.share += (share - p.share) * min(1, elapsed.Seconds()/gcSmooth.Seconds())
 	p.last, p.lastAt = s, now
@@ -151,7 +150,7 @@ func abs(n int) int { return max(n, -n) }
 
 // readCollector asks the runtime. What it tells is as of the end of the last collection.
 func readCollector() gcSample {
-	s := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/cpu/classes/gc/total:cpu-seconds"}}
+	s := []runtimemetrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/cpu/classes/gc/total:cpu-seconds"}, {Name: "/gc/gogc:percent"}}
 	runtimemetrics.Read(s)
 	out := gcSample{procs: runtime.GOMAXPROCS(0)}
 	if s[0].Value.Kind() == runtimemetrics.KindUint64 {
@@ -159,6 +158,9 @@ func readCollector() gcSample {
 	}
 	if s[1].Value.Kind() == runtimemetrics.KindFloat64 {
 		out.spent = s[1].Value.Float64()
+	}
+	if s[2].Value.Kind() == runtimemetrics.KindUint64 {
+		out.percent = int(s[2].Value.Uint64())
 	}
 	return out
 }

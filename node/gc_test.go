@@ -20,19 +20,22 @@ type fakeGC struct {
 func (g *fakeGC) pacer(chosen bool) *gcPacer {
 	g.percent, g.sample.procs = gcPercent, 2
 	return &gcPacer{
-		read:   func() gcSample { return g.sample },
+		read:   func() gcSample { return g.told() },
 		chosen: func() bool { return chosen },
 		clean: func() {
 			g.cleaned++
 			g.sample.spent += 10 * g.cost // as if many timers were pending
 		},
-		set: func(percent int) int {
-			before := g.percent
+		set: func(percent int) {
 			g.percent = percent
 			g.sets++
-			return before
 		},
 	}
+}
+
+func (g *fakeGC) told() gcSample {
+	g.sample.percent = g.percent
+	return g.sample
 }
 
 func (g *fakeGC) room() float64 { return float64(g.sample.live) * float64(g.percent) / 100 }
@@ -109,6 +112,16 @@ func TestCollectorIsLeftAlone(t *testing.T) {
 	if g.percent != 30 {
 		t.Errorf("GOGC was set to 30 by the program, now it is %d", g.percent)
 	}
+	for _, off := range []int{30, -1} {
+		p = g.pacer(false)
+		p.hold(g.now)
+		g.run(p, 30)
+		g.percent = off
+		g.run(p, 30)
+		if p.release(); g.percent != off {
+			t.Errorf("GOGC was set to %d by the program while a node ran, now it is %d", off, g.percent)
+		}
+	}
 	p = g.pacer(false)
 	p.hold(g.now)
 	p.hold(g.now)
@@ -117,7 +130,7 @@ func TestCollectorIsLeftAlone(t *testing.T) {
 		t.Errorf("one of two nodes stopped: GOGC is %d", g.percent)
 	}
 	reads := 0
-	p.read = func() gcSample { reads++; return g.sample }
+	p.read = func() gcSample { reads++; return g.told() }
 	p.look(g.now.Add(gcEvery))
 	p.look(g.now.Add(gcEvery))
 	if reads != 1 {
@@ -129,7 +142,7 @@ func TestCollectorIsLeftAlone(t *testing.T) {
 func TestCollectorIsRead(t *testing.T) {
 	t.Parallel()
 	runtime.GC()
-	if s := readCollector(); s.procs < 1 || s.spent <= 0 || s.live == 0 {
+	if s := readCollector(); s.procs < 1 || s.spent <= 0 || s.live == 0 || s.percent == 0 {
 		t.Errorf("read %+v", s)
 	}
 }
