@@ -1,10 +1,12 @@
 package raftfsm
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+	"github.com/carillon-timers/carillon/wheel"
 )
 
 // leading returns a replica that leads epoch 1.
@@ -269,5 +271,61 @@ func TestBackoffGrowsAndIsBounded(t *testing.T) {
 	}
 	if wait := p.backoff(1<<32-1, 1<<64-1); wait != p.MaxBackoff {
 		t.Errorf("the longest wait is %d, want %d", wait, p.MaxBackoff)
+	}
+}
+
+// A ref that was taken before the timer was moved is of another revision: to take it would fire the timer hours early.
+func TestStaleRefHandsNothingOut(t *testing.T) {
+	t.Parallel()
+	r := leading(t)
+	r.apply(&logv1.Entry{Epoch: 1, ClockMs: 1000, Commands: []*Command{schedule("a", 900)}})
+	stale := r.describe("a").Ref
+	r.apply(&logv1.Entry{Epoch: 1, ClockMs: 1000, Commands: []*Command{reschedule("a", 9_000_000)}})
+	if got := r.f.HandOut(1, 1000, []Ref{stale}, nil); got[0].Verdict != Refused || got[0].Record != nil {
+		t.Fatalf("a ref of before the change gives %+v", got[0])
+	}
+	ref := r.describe("a").Ref
+	if stale.Slot != ref.Slot || r.describe("a").Handed {
+		t.Fatal("the timer must be in its slot, handed to nobody")
+	}
+	// The slot is given to another timer, too.
+	r.apply(&logv1.Entry{Epoch: 1, ClockMs: 1000, Commands: []*Command{cancel("a"), schedule("b", 9_000_000)}})
+	other := r.describe("b").Ref
+	if other.Slot != ref.Slot {
+		t.Fatal("the test needs the slot of a for b")
+	}
+	for i, h := range r.f.HandOut(1, 1000, []Ref{stale, ref, other}, nil) {
+		if (h.Verdict == Give) != (i == 2) {
+			t.Errorf("ref %d gives %+v", i, h)
+		}
+	}
+}
+
+// What was handed out or held is armed again in the order of (NextDue, Accepted), whatever slots it is in.
+func TestArmedAgainInOrder(t *testing.T) {
+	t.Parallel()
+	r := leading(t)
+	dues := []int64{700, 900, 300, 500, 300, 100, 900, 800}
+	for i, due := range dues {
+		r.apply(&logv1.Entry{Epoch: 1, ClockMs: 1000, Commands: []*Command{schedule(fmt.Sprint(i), due)}})
+	}
+	// Slots 0 and 7 are neither out nor held; of those due at one time, the one with the lower slot is accepted last.
+	r.apply(&logv1.Entry{Epoch: 1, ClockMs: 1000, Commands: []*Command{reschedule("1", 900), reschedule("2", 300)}})
+	var want []Op
+	for _, id := range []string{"5", "4", "2", "3", "6", "1"} {
+		want = append(want, Op{Kind: Arm, Slot: r.slot(id), When: wheel.Tick(r.f.Record(r.slot(id)).NextDue)})
+		if id != "3" && id != "4" && !r.handOut(1, id) {
+			t.Fatalf("%s is not handed out", id)
+		}
+	}
+	r.stamped(1, 1000, cancel("3"), cancel("4"))
+	r.feed.take()
+	r.f.Follow()
+	if ops := r.feed.take(); !slices.Equal(ops, want) {
+		t.Errorf("Follow pushed %v, want %v", ops, want)
+	}
+	r.f.Lead(2)
+	if ops, want := r.feed.take(), []Op{want[1], want[3]}; !slices.Equal(ops, want) {
+		t.Errorf("Lead pushed %v, want %v", ops, want)
 	}
 }
