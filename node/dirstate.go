@@ -202,3 +202,12 @@ func unseal(kind byte, b []byte) ([]byte, error) {
 	}
 	return body, nil
 }
+
+// places is where the members are.
+func (s *clusterState) places() map[string]memberPlace {
+	places := make(map[string]memberPlace, len(s.Members))
+	for id, m := range s.Members {
+		places[id] = memberPlace{m.Peer, m.Gossip}
+	}
+	return places
+}

@@ -42,6 +42,36 @@ func TestOneNode(t *testing.T) {
 	}
 }
 
+// After a stop of all nodes they find each other where they were, with no --join. Not beside the other tests, which could take the ports.
+func TestAllComeBackWhereTheyWere(t *testing.T) {
+	c := newTestCluster(t, 2)
+	c.startAll(3)
+	if _, err := c.client().Schedule(t.Context(), client.Timer{ID: "kept", After: time.Hour, Queue: "q"}); err != nil {
+		t.Fatal(err)
+	}
+	var configs []Config
+	for id, n := range c.nodes {
+		config, at := c.config(id, 0), n.Addrs()
+		config.Join, config.Shards = nil, 0
+		config.ClientAddr, config.PeerAddr, config.GossipAddr, config.HTTPAddr = at.Client, at.Peer, at.Gossip, at.HTTP
+		configs = append(configs, config)
+		eventually(t, func() error { // n1 may still be telling the others
+			if known := n.identity.get().Members; len(known) != 3 {
+				return fmt.Errorf("%s knows where %d members are", id, len(known))
+			}
+			return nil
+		})
+	}
+	c.stopAll()
+	for _, config := range configs {
+		c.start(config)
+	}
+	c.waitReady()
+	if s, err := c.client().Get(t.Context(), "kept"); err != nil || s.State != client.Pending {
+		t.Errorf("kept: state %v, %v", s.State, err)
+	}
+}
+
 // A node that joins later is a member and a full proxy, though it holds no shard; it joins again under its own disk only.
 func TestJoinAndWipedDisk(t *testing.T) {
 	t.Parallel()

@@ -40,9 +40,17 @@ type identityData struct {
 	LogStore string `json:"log_store,omitempty"`
 	// Pledge is set on the nodes that create the cluster together.
 	Pledge *pledgeRecord `json:"pledge,omitempty"`
+	// Members is where the members were as the directory last told it, by node ID: after a restart it tells it only once they have found each other.
+	Members map[string]memberPlace `json:"members,omitempty"`
 	// Directory and Replicas say how far the stores on this disk have come.
 	Directory storePhase            `json:"directory,omitempty"`
 	Replicas  map[string]storePhase `json:"replicas,omitempty"`
+}
+
+// memberPlace is how the other nodes reach a member.
+type memberPlace struct {
+	Peer   string `json:"peer"`
+	Gossip string `json:"gossip"`
 }
 
 type pledgeRecord struct {
@@ -232,6 +240,17 @@ func (id *identity) belong(clusterID string, shards int, pledge *pledgeRecord) e
 			return true, nil
 		}
 		return false, fmt.Errorf("%w: %s, not %s", errOtherCluster, d.ClusterID, clusterID)
+	})
+}
+
+// remember notes where the members are. The map must not change any more.
+func (id *identity) remember(members map[string]memberPlace) error {
+	return id.update(func(d *identityData) (bool, error) {
+		if maps.Equal(d.Members, members) {
+			return false, nil
+		}
+		d.Members = members
+		return true, nil
 	})
 }
 

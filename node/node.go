@@ -252,10 +252,10 @@ func (n *Node) seeds() []string {
 	for _, s := range n.config.Join {
 		seeds = append(seeds, withPort(s, defaultGossipPort))
 	}
-	state, _ := n.fsm.look()
-	for _, id := range state.memberIDs() {
+	places := n.places()
+	for _, id := range sortedKeys(places) {
 		if id != n.config.ID {
-			seeds = append(seeds, state.Members[id].Gossip)
+			seeds = append(seeds, places[id].Gossip)
 		}
 	}
 	return seeds
@@ -266,9 +266,16 @@ func (n *Node) resolve(node string) (string, bool) {
 	if p, ok := n.gossip.find(node); ok {
 		return p.Peer, true
 	}
-	state, _ := n.fsm.look()
-	m, ok := state.Members[node]
-	return m.Peer, ok && m.Peer != ""
+	p := n.places()[node]
+	return p.Peer, p.Peer != ""
+}
+
+// places is where the members were last: as the directory says or, until it tells its state again after a restart, as it said before.
+func (n *Node) places() map[string]memberPlace {
+	if state, _ := n.fsm.look(); state.formed() {
+		return state.places()
+	}
+	return n.identity.get().Members
 }
 
 // clientAddr finds a node's client address; empty if it is not known.

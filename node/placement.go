@@ -50,6 +50,9 @@ func (n *Node) accept(state *clusterState) error {
 	if err := n.checkShards(state.Shards); err != nil {
 		return err
 	}
+	if err := n.identity.remember(state.places()); err != nil {
+		return err
+	}
 	mine := state.shardsOf(n.config.ID)
 	if err := n.identity.beginShards(mine); err != nil {
 		return err
