@@ -252,7 +252,7 @@ func (n *Node) seeds() []string {
 	for _, s := range n.config.Join {
 		seeds = append(seeds, withPort(s, defaultGossipPort))
 	}
-	places := n.places()
+	places := n.identity.get().Members
 	for _, id := range sortedKeys(places) {
 		if id != n.config.ID {
 			seeds = append(seeds, places[id].Gossip)
@@ -266,16 +266,8 @@ func (n *Node) resolve(node string) (string, bool) {
 	if p, ok := n.gossip.find(node); ok {
 		return p.Peer, true
 	}
-	p := n.places()[node]
+	p := n.identity.get().Members[node]
 	return p.Peer, p.Peer != ""
-}
-
-// places is where the members were last: as the directory says or, until it tells its state again after a restart, as it said before.
-func (n *Node) places() map[string]memberPlace {
-	if state, _ := n.fsm.look(); state.formed() {
-		return state.places()
-	}
-	return n.identity.get().Members
 }
 
 // clientAddr finds a node's client address; empty if it is not known.

@@ -54,18 +54,16 @@ func (s *Server) gate(method string, handler grpc.MethodHandler) grpc.MethodHand
 		if err := dec(raw); err != nil {
 			return nil, err
 		}
-		if raw.size() <= lightBytes {
-			resp, err := handler(srv, ctx, raw.decode, interceptor)
-			caller.note(s.config.Now(), err)
-			return resp, err
+		if raw.size() > lightBytes {
+			v, err := s.desk.enter(ctx, s.stopping.Done(), raw.items(), raw.size())
+			if err != nil {
+				caller.note(s.config.Now(), err)
+				return refuse(err)
+			}
+			defer v.leave()
+			ctx = context.WithValue(ctx, visitKey{}, v)
 		}
-		v, err := s.desk.enter(ctx, s.stopping.Done(), raw.items(), raw.size())
-		if err != nil {
-			caller.note(s.config.Now(), err)
-			return refuse(err)
-		}
-		defer v.leave()
-		resp, err := handler(srv, context.WithValue(ctx, visitKey{}, v), raw.decode, interceptor)
+		resp, err := handler(srv, ctx, raw.decode, interceptor)
 		caller.note(s.config.Now(), err)
 		return resp, err
 	}

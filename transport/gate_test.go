@@ -383,3 +383,33 @@ func TestLetInAtTheLastMoment(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A batch is let in only if its bytes fit beside those that are inside, too.
+func TestDeskBoundsBytes(t *testing.T) {
+	t.Parallel()
+	d := newDesk(time.Now)
+	v, err := d.enter(t.Context(), nil, 1, deskBytes-10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.endTurn()
+	if !d.fits(&visit{items: 1, bytes: 10}) || d.fits(&visit{items: 1, bytes: 11}) {
+		t.Errorf("%d bytes are inside: 10 more fit: %v, 11 more fit: %v", d.bytes, d.fits(&visit{items: 1, bytes: 10}), d.fits(&visit{items: 1, bytes: 11}))
+	}
+}
+
+// A batch is refused as a whole only if all its items are, and then with the longest time to wait.
+func TestOverloadOfABatch(t *testing.T) {
+	t.Parallel()
+	refused := func(after time.Duration) Outcome { return Outcome{Err: &shard.OverloadedError{RetryAfter: after}} }
+	all := []Outcome{refused(50 * time.Millisecond), refused(time.Second), refused(20 * time.Millisecond)}
+	var overload *shard.OverloadedError
+	if err := overloadOf(all); !errors.As(err, &overload) || overload.RetryAfter != time.Second {
+		t.Errorf("all refused: %v", err)
+	}
+	for name, outcomes := range map[string][]Outcome{"none": nil, "one accepted": append(all, Outcome{}), "one invalid": append(all, Outcome{Err: shard.ErrUnavailable})} {
+		if err := overloadOf(outcomes); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -51,8 +52,12 @@ func TestARunwayMayBeHugePages(t *testing.T) {
 }
 
 func TestARunwayKeepsToTheMemoryLimit(t *testing.T) {
-	if !underLimit(1 << 50) {
+	if !underLimit(1 << 51) {
 		t.Error("a limit that is not set is taken for one")
+	}
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(1 << 50))
+	if underLimit(1<<50) || !underLimit(1<<49) {
+		t.Errorf("a limit of 2^50: 2^50 more fit: %v, 2^49 more fit: %v", underLimit(1<<50), underLimit(1<<49))
 	}
 	left, all := heapRoom()
 	if left > all || all == 0 {
