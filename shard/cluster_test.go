@@ -34,6 +34,8 @@ type cluster struct {
 	serve func(n *node, ctx context.Context) (wait func())
 	sink  *sink
 	log   *slog.Logger
+	// ended says that the story is over.
+	ended atomic.Bool
 }
 
 // node is one of them.
@@ -61,7 +63,7 @@ func inBubble(t *testing.T, n int, story func(*testing.T, *cluster), change ...f
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		c := newCluster(t, n, change...)
-		defer c.stop()
+		defer c.end()
 		c.start()
 		story(t, c)
 	})
@@ -103,6 +105,13 @@ func (c *cluster) start() {
 }
 
 // stop ends all replicas and checks what must hold then.
+// end stops all replicas and waits for the acks on their way, which nobody needs any more.
+func (c *cluster) end() {
+	c.ended.Store(true)
+	c.stop()
+	c.sink.quiet()
+}
+
 func (c *cluster) stop() {
 	for _, n := range c.nodes {
 		n.stop()
@@ -203,7 +212,9 @@ func (c *cluster) propose(cmds ...*raftfsm.Command) []raftfsm.Result {
 	c.t.Helper()
 	results, _, err := c.try(time.Minute, cmds...)
 	if err != nil {
-		c.t.Errorf("propose: %v", err)
+		if !c.ended.Load() {
+			c.t.Errorf("propose: %v", err)
+		}
 		return make([]raftfsm.Result, len(cmds))
 	}
 	return results
@@ -224,6 +235,9 @@ func (c *cluster) try(limit time.Duration, cmds ...*raftfsm.Command) (results []
 		case err == nil:
 			return results, failed, nil
 		case errors.As(err, &notLeader), errors.Is(err, ErrUnavailable), errors.Is(err, ErrUnknown), errors.As(err, &overloaded):
+			if c.ended.Load() {
+				return nil, failed, err
+			}
 			failed++
 			time.Sleep(5 * time.Millisecond)
 		default:

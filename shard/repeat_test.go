@@ -48,6 +48,16 @@ func newLedger() *ledger {
 	return &ledger{given: map[string]map[int64][]raftfsm.Token{}, acked: map[string]map[int64]int{}, maybe: map[int64]bool{}}
 }
 
+// acked has all deliveries acked at once, and returns the ledger of them.
+func (c *cluster) acked() *ledger {
+	l := newLedger()
+	c.sink.answer(func(d executor.Delivery) {
+		l.give(d)
+		c.propose(completeOf(d))
+	})
+	return l
+}
+
 // tickOf is the repeat and the due time that a delivery is of, also that of a child.
 func tickOf(d executor.Delivery) (string, int64) {
 	if r := d.Record.Extra.GetRepeat(); r != nil {
@@ -229,11 +239,7 @@ func TestRepeatsLoseNoDueTime(t *testing.T) {
 func TestMisfiresAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
-		l := newLedger()
-		c.sink.answer(func(d executor.Delivery) {
-			l.give(d)
-			c.propose(completeOf(d))
-		})
+		l := c.acked()
 		c.leader()
 		start := time.Now().UnixMilli() + 1000
 		every := func(misfire, most uint32, late int64) *logv1.Repeat {

@@ -158,11 +158,7 @@ func TestChainDoesNotDrift(t *testing.T) {
 func TestRestartsDoNotPutOffARepeat(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
-		l := newLedger()
-		c.sink.answer(func(d executor.Delivery) {
-			l.give(d)
-			c.propose(completeOf(d))
-		})
+		l := c.acked()
 		c.leader()
 		first := c.propose(repeat("r", &logv1.Repeat{EveryMs: 60_000}))[0]
 		for range 15 {
@@ -221,11 +217,7 @@ func TestJumpAheadCatchesUpOnce(t *testing.T) {
 	var skew atomic.Int64
 	_, change := skewed(&skew)
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
-		l := newLedger()
-		c.sink.answer(func(d executor.Delivery) {
-			l.give(d)
-			c.propose(completeOf(d))
-		})
+		l := c.acked()
 		c.leader()
 		c.propose(repeat("r", &logv1.Repeat{EveryMs: 5000}))
 		for i := range 50 {

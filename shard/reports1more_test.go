@@ -18,11 +18,7 @@ import (
 func TestRepeatCreatedAnewSharesNothing(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 1, func(t *testing.T, c *cluster) {
-		l := newLedger()
-		c.sink.answer(func(d executor.Delivery) {
-			l.give(d)
-			c.propose(completeOf(d))
-		})
+		l := c.acked()
 		c.leader()
 		r := func() *logv1.Repeat { return &logv1.Repeat{EveryMs: 1000, Misfire: misfireAll, MaxCatchUp: 1000} }
 		c.propose(repeat("r", r()))

@@ -17,11 +17,7 @@ import (
 func TestReportPeriodKeepsItsMillis(t *testing.T) {
 	t.Parallel()
 	inBubble(t, 3, func(t *testing.T, c *cluster) {
-		l := newLedger()
-		c.sink.answer(func(d executor.Delivery) {
-			l.give(d)
-			c.propose(completeOf(d))
-		})
+		l := c.acked()
 		c.leader()
 		start := time.Now().UnixMilli() + 1000
 		c.propose(repeat("r", &logv1.Repeat{EveryMs: 1500, StartMs: start, MaxCount: 200, Misfire: misfireAll, MaxCatchUp: 100}))
