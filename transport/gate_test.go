@@ -52,6 +52,16 @@ func overloadIn(err error) *shard.OverloadedError {
 	return nil
 }
 
+// refusedOnce has a batch of the harness's client refused by a full desk, which is empty again afterwards.
+func refusedOnce(t *testing.T, h *harness) {
+	t.Helper()
+	empty := full(t, h.server)
+	defer empty()
+	if _, err := h.timers.ScheduleBatch(t.Context(), batchOf("a", 100, 100)); overloadIn(err) == nil {
+		t.Fatal(err)
+	}
+}
+
 // garbage marshals to bytes that are no request, but as long as a batch.
 type garbage struct{ plainCodec }
 
@@ -113,11 +123,7 @@ func TestRudeCallerIsHeld(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := serve(t, testConfig(), &fakeBackend{})
-		empty := full(t, h.server)
-		if _, err := h.timers.ScheduleBatch(t.Context(), batchOf("a", 100, 100)); overloadIn(err) == nil {
-			t.Fatal(err)
-		}
-		empty()
+		refusedOnce(t, h)
 		began := time.Now()
 		polite := carillonv1.NewTimersClient(h.dial())
 		if _, err := polite.ScheduleBatch(t.Context(), batchOf("b", 100, 100)); err != nil || time.Since(began) != 0 {
@@ -341,11 +347,7 @@ func TestHeldCallsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		h := serve(t, testConfig(), &fakeBackend{})
-		empty := full(t, h.server)
-		if _, err := h.timers.ScheduleBatch(t.Context(), batchOf("a", 100, 100)); overloadIn(err) == nil {
-			t.Fatal(err)
-		}
-		empty()
+		refusedOnce(t, h)
 		began := time.Now()
 		var all sync.WaitGroup
 		var refused atomic.Int64
