@@ -20,6 +20,12 @@ func main() {
 }
 
 func mainCode() int {
+	slack, err := slackOf(os.Args[1:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "carillon: "+err.Error())
+		return exitCode(err)
+	}
+	slacken(slack) // before signals are caught: one that came between would be lost
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once

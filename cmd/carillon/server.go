@@ -55,7 +55,10 @@ The first start of a cluster needs --bootstrap-expect, the same on all its nodes
 other through --join, they create the cluster together. A node started without it joins the cluster that --join
 finds. A node with data needs neither: it finds the others where they were, or through --join if all have moved.
 
-The data folder belongs to one node ID for ever. A node that has lost its folder must come back under a new ID.`,
+The data folder belongs to one node ID for ever. A node that has lost its folder must come back under a new ID.
+
+On Linux short sleeps of its threads may last up to $CARILLON_TIMER_SLACK longer (default 500us; 0 leaves the system's): timers do not
+come later for it.`,
 		Example: `  carillon server --id n1 --dir /var/lib/carillon --join n1.example,n2.example,n3.example --bootstrap-expect 3
   carillon server --id n1 --dir d1 --bootstrap-expect 1    # a cluster of one`,
 		Args: arguments(),
