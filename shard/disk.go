@@ -52,14 +52,18 @@ type disk struct {
 	broken  atomic.Pointer[DiskError]
 	// since is when the write that Raft's loop waits for began, 0 for none; Unix nanoseconds of now.
 	since atomic.Int64
+	// leads says that Raft is a leader; nil if no write is to be early. Set before sharing.
+	leads func() bool
+	early unflushed
 
 	appends, votes, deletes executor.Histogram
 	bytes, entries          atomic.Uint64
 }
 
-// beginner is a log that starts to store entries and answers on a channel; nil if it cannot do so with these.
+// beginner is a log that starts to store entries, and calls done once when they are stored, or never will be. It says false, and does
+// nothing, if it cannot do so with these. Writes of terms and votes are stored behind those that were begun before.
 type beginner interface {
-	Begin(entries []*raft.Log) (<-chan error, error)
+	Begin(entries []*raft.Log, done func(error)) (bool, error)
 }
 
 type write struct {
@@ -151,14 +155,18 @@ func (d *disk) begin(entries []*raft.Log) (done bool, err error) {
 	if broken := d.broken.Load(); broken != nil {
 		return true, broken
 	}
+	if d.mayBeEarly(entries) {
+		return d.beginEarly(entries)
+	}
 	start := d.now()
 	d.since.Store(start.UnixNano())
 	defer d.since.Store(0)
-	answer, err := d.log.Begin(entries)
+	answer := make(chan error, 1)
+	begun, err := d.log.Begin(entries, func(err error) { answer <- err })
 	switch {
 	case err != nil:
 		return true, d.fail("append", err)
-	case answer == nil:
+	case !begun:
 		return false, nil
 	}
 	deadline := time.NewTimer(d.timeout)
@@ -233,11 +241,14 @@ func (d *disk) IsMonotonic() bool {
 
 // writing is how long the write under way has taken; 0 if there is none.
 func (d *disk) writing() time.Duration {
-	since := d.since.Load()
-	if since == 0 {
-		return 0
+	var longest time.Duration
+	if since := d.since.Load(); since != 0 {
+		longest = max(1, time.Duration(d.now().UnixNano()-since))
 	}
-	return max(1, time.Duration(d.now().UnixNano()-since))
+	if w := d.early.oldest(); w != nil {
+		longest = max(longest, 1, d.now().Sub(w.start))
+	}
+	return longest
 }
 
 func (d *disk) stats() DiskStats {

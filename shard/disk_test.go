@@ -279,14 +279,24 @@ func TestDeleteInChunks(t *testing.T) {
 	}
 }
 
-// begunLog is a log whose writes are begun; answer is what Begin returns.
+// begunLog is a log whose writes are begun, and answered if there is something in answer; nil or fault say that they cannot be begun.
 type begunLog struct {
 	*raft.InmemStore
 	answer chan error
 	fault  error
 }
 
-func (l *begunLog) Begin([]*raft.Log) (<-chan error, error) { return l.answer, l.fault }
+func (l *begunLog) Begin(_ []*raft.Log, done func(error)) (bool, error) {
+	if l.answer == nil || l.fault != nil {
+		return false, l.fault
+	}
+	select {
+	case err := <-l.answer:
+		done(err)
+	default:
+	}
+	return true, nil
+}
 
 // A write that is begun has the deadline of the others, its first failure is the last write too, and what cannot be begun
 // goes to the writer.
@@ -313,7 +323,7 @@ func TestBegunWrites(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				store := &begunLog{raft.NewInmemStore(), c.answer, c.fault}
+				store := &begunLog{InmemStore: raft.NewInmemStore(), answer: c.answer, fault: c.fault}
 				if c.name == "hangs" {
 					store.answer = make(chan error) // of the bubble
 				}

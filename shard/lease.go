@@ -131,6 +131,8 @@ type contactTransport struct {
 	lease *lease
 	// pipelines are the goroutines that pass answers on.
 	pipelines *sync.WaitGroup
+	// flushed is the last entry that is flushed here; no message may say that more is committed.
+	flushed func() uint64
 	// refused is told why a transfer of leadership could not be asked for.
 	refused func(error)
 }
@@ -151,7 +153,7 @@ func (t *contactTransport) RequestPreVote(id raft.ServerID, target raft.ServerAd
 }
 
 func (t *contactTransport) AppendEntries(id raft.ServerID, target raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
-	boundCommit(args)
+	t.boundCommit(args)
 	sent := t.lease.now()
 	err := t.Transport.AppendEntries(id, target, args, resp)
 	if err == nil {
@@ -163,10 +165,11 @@ func (t *contactTransport) AppendEntries(id raft.ServerID, target raft.ServerAdd
 // boundCommit lowers the commit index of a message to the last entry that the message proves to be the same on both sides, as
 // the Raft paper's figure 2 has it. Raft v1.8.0 does not: it reads the commit index after it has chosen the entries, and
 // the follower bounds it by the end of its own log. A message made on a busy machine then committed, on a deposed leader, entries
-// that were about to be overwritten. Heartbeats, which Raft sends again and again from the same memory, are not written to.
-func boundCommit(args *raft.AppendEntriesRequest) {
-	if proved := args.PrevLogEntry + uint64(len(args.Entries)); args.LeaderCommitIndex > proved {
-		args.LeaderCommitIndex = proved
+// that were about to be overwritten. Nor does a message say that an entry is committed that this leader has not flushed (see unflushed). Heartbeats,
+// which Raft sends again and again from the same memory, are not written to.
+func (t *contactTransport) boundCommit(args *raft.AppendEntriesRequest) {
+	if bound := min(args.PrevLogEntry+uint64(len(args.Entries)), t.flushed()); args.LeaderCommitIndex > bound {
+		args.LeaderCommitIndex = bound
 	}
 }
 
@@ -191,7 +194,7 @@ func (t *contactTransport) AppendEntriesPipeline(id raft.ServerID, target raft.S
 	}
 	if o, ok := inner.(observable); ok {
 		o.Observe(func(f raft.AppendFuture) { t.answered(id, f.Request(), f.Response(), f.Start()) })
-		return &boundPipeline{inner}, nil
+		return &boundPipeline{inner, t}, nil
 	}
 	p := &contactPipeline{AppendPipeline: inner, t: t, id: id, out: make(chan raft.AppendFuture, MaxInFlight), closed: make(chan struct{})}
 	t.pipelines.Go(p.forward)
@@ -205,10 +208,13 @@ type observable interface {
 }
 
 // boundPipeline is a pipeline whose answers are noted elsewhere.
-type boundPipeline struct{ raft.AppendPipeline }
+type boundPipeline struct {
+	raft.AppendPipeline
+	t *contactTransport
+}
 
 func (p *boundPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	boundCommit(args)
+	p.t.boundCommit(args)
 	return p.AppendPipeline.AppendEntries(args, resp)
 }
 
@@ -225,7 +231,7 @@ type contactPipeline struct {
 func (p *contactPipeline) Consumer() <-chan raft.AppendFuture { return p.out }
 
 func (p *contactPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	boundCommit(args)
+	p.t.boundCommit(args)
 	return p.AppendPipeline.AppendEntries(args, resp)
 }
 

@@ -119,58 +119,66 @@ func TestLinearizable(t *testing.T) {
 			t.Parallel()
 			inBubble(t, 3, func(t *testing.T, c *cluster) {
 				rnd := rand.New(rand.NewPCG(seed, 9))
-				c.leader()
-				var mu sync.Mutex
-				var history []operation
-				var clients sync.WaitGroup
-				for client := range 5 {
-					own := rand.New(rand.NewPCG(seed, uint64(client)))
-					clients.Go(func() {
-						for i := range 40 {
-							o := c.operate(own, fmt.Sprintf("%d-%d", client, i))
-							mu.Lock()
-							history = append(history, o)
-							mu.Unlock()
-							time.Sleep(time.Duration(own.IntN(200)) * time.Millisecond)
-						}
-					})
-				}
-				stop := make(chan struct{})
-				var nemesis sync.WaitGroup
-				nemesis.Go(func() {
-					for {
-						select {
-						case <-stop:
-							return
-						case <-time.After(time.Duration(rnd.IntN(700)) * time.Millisecond):
-						}
-						if rnd.IntN(2) == 0 {
-							c.cut(c.nodes[rnd.IntN(3)])
-						} else {
-							c.heal()
-						}
-						for _, n := range c.nodes {
-							if n.shard.mayFire() && rnd.IntN(4) == 0 {
-								_ = n.shard.Transfer(context.Background(), "")
-							}
+				c.operateAll(t, seed, func() {
+					if rnd.IntN(2) == 0 {
+						c.cut(c.nodes[rnd.IntN(3)])
+					} else {
+						c.heal()
+					}
+					for _, n := range c.nodes {
+						if n.shard.mayFire() && rnd.IntN(4) == 0 {
+							_ = n.shard.Transfer(context.Background(), "")
 						}
 					}
 				})
-				clients.Wait()
-				close(stop)
-				nemesis.Wait()
-				c.heal()
-				slices.SortFunc(history, func(a, b operation) int { return a.from.Compare(b.from) })
-				if !linearizable(history) {
-					t.Errorf("not linearizable:")
-					for _, o := range history {
-						t.Logf("%s to %s %s: revision %d, answer %d", o.from.Format("05.000"), o.to.Format("05.000"), o.kind, o.revision, o.answer)
-					}
-				}
-				c.inStep()
 			}, drowsy(seed)...)
 		})
 	}
+}
+
+// operateAll has clients operate on one timer while the nemesis does something now and then, and judges what they saw.
+func (c *cluster) operateAll(t *testing.T, seed uint64, nemesis func()) {
+	rnd := rand.New(rand.NewPCG(seed, 10))
+	c.leader()
+	var mu sync.Mutex
+	var history []operation
+	var clients sync.WaitGroup
+	for client := range 5 {
+		own := rand.New(rand.NewPCG(seed, uint64(client)))
+		clients.Go(func() {
+			for i := range 40 {
+				o := c.operate(own, fmt.Sprintf("%d-%d", client, i))
+				mu.Lock()
+				history = append(history, o)
+				mu.Unlock()
+				time.Sleep(time.Duration(own.IntN(200)) * time.Millisecond)
+			}
+		})
+	}
+	stop := make(chan struct{})
+	var troubles sync.WaitGroup
+	troubles.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Duration(rnd.IntN(700)) * time.Millisecond):
+				nemesis()
+			}
+		}
+	})
+	clients.Wait()
+	close(stop)
+	troubles.Wait()
+	c.heal()
+	slices.SortFunc(history, func(a, b operation) int { return a.from.Compare(b.from) })
+	if !linearizable(history) {
+		t.Errorf("not linearizable:")
+		for _, o := range history {
+			t.Logf("%s to %s %s: revision %d, answer %d", o.from.Format("05.000"), o.to.Format("05.000"), o.kind, o.revision, o.answer)
+		}
+	}
+	c.inStep()
 }
 
 // operate does one operation on the one timer.
@@ -200,7 +208,7 @@ func (c *cluster) operate(rnd *rand.Rand, request string) operation {
 func (c *cluster) read(rnd *rand.Rand) (revision uint64, answer uint32) {
 	for i := rnd.IntN(3); ; i++ {
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
-		status, err := c.nodes[i%3].shard.Get(ctx, "", "x")
+		status, err := c.nodes[i%3].current.Load().Get(ctx, "", "x")
 		cancel()
 		switch {
 		case err == nil && status.State == raftfsm.Pending:

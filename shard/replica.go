@@ -40,6 +40,11 @@ func (r *replica) ApplyBatch(entries []*raft.Log) []any {
 	if s.poisoned.Load() != nil {
 		return make([]any, len(entries))
 	}
+	last := entries[len(entries)-1].Index
+	if err := s.disk.flushed(last); err != nil {
+		s.poisoned.Store(&ApplyError{last, err}) // what comes later must not be applied without these
+		return make([]any, len(entries))
+	}
 	for _, entry := range entries {
 		switch entry.Type {
 		case raft.LogConfiguration:

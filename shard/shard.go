@@ -137,10 +137,12 @@ func Open(c Config, d Deps) (*Shard, error) {
 		}
 	}
 	s.disk = newDisk(s.stores, c.WriteTimeout, d.Monotonic, s.fail)
+	s.disk.leads = func() bool { r := s.raft.Load(); return r != nil && r.State() == raft.Leader }
 	s.lease = newLease(raft.ServerID(c.Node), c.LeaseTimeout, d.Monotonic, s.servers)
 	s.steward = newSteward(s)
 	s.transport = &contactTransport{
 		Transport: d.Transport, votes: votes, lease: s.lease, pipelines: &s.pipelines, refused: s.steward.transferRefused,
+		flushed: s.disk.early.upTo,
 	}
 	s.proposer, s.reads, s.snapshots = newProposer(s), newReads(s), newSnapshots(s)
 	s.exec = d.Loop.Add(executor.Options{

@@ -95,6 +95,7 @@ func (w *steward) run(ctx context.Context) {
 
 // look compares what Raft says with what this replica does.
 func (w *steward) look() {
+	w.s.disk.overdue()
 	term, leads := leadsTerm(w.s.raft.Load())
 	switch {
 	case !leads:

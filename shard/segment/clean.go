@@ -56,7 +56,8 @@ func (l *Log) tooOld() *segmentFile {
 
 // moveSlice moves some records, and waits until they are on the disk.
 func (l *Log) moveSlice(from *segmentFile) error {
-	r := &request{done: make(chan error, 1)}
+	answer := make(chan error, 1)
+	r := &request{done: func(err error) { answer <- err }}
 	budget := min(l.o.MoveBytes, l.largest())
 	for _, g := range l.allGroups() {
 		budget = g.collect(from.number, budget, &r.moves)
@@ -80,7 +81,7 @@ func (l *Log) moveSlice(from *segmentFile) error {
 	if err := l.enqueue(r); err != nil {
 		return err
 	}
-	return <-r.done
+	return <-answer
 }
 
 // collect adds records of a segment to moves, up to the budget but at least one, and returns what is left of it.

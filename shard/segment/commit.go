@@ -19,7 +19,7 @@ type request struct {
 	// moves are records of the oldest segment, instead of all the above.
 	moves  []move
 	forget bool
-	done   chan error // takes one answer without waiting
+	done   func(error) // called once; it does not wait
 }
 
 // move is a record on its way from the oldest segment to the newest.
@@ -119,7 +119,7 @@ func (l *Log) commitAll(ctx context.Context) error {
 		}
 		err := l.commit(ctx, batch)
 		for _, r := range batch {
-			r.done <- err
+			r.done(err)
 		}
 		if err == nil {
 			err = l.halfWay()

@@ -125,14 +125,16 @@ func TestEdges(t *testing.T) {
 	if err := g.GetLog(40, &zero); err != nil || !zero.AppendedAt.IsZero() {
 		t.Errorf("the time zero comes back as %v, %v", zero.AppendedAt, err)
 	}
-	if answer, err := g.Begin(many); answer != nil || err != nil {
-		t.Errorf("more than a segment begun: %v, %v", answer, err)
+	if begun, err := g.Begin(many, nil); begun || err != nil {
+		t.Errorf("more than a segment begun: %v, %v", begun, err)
 	}
-	if _, err := g.Begin([]*raft.Log{{Index: 41, Data: make([]byte, 8<<10)}}); !errors.Is(err, ErrTooLarge) {
-		t.Errorf("begin an entry that is too large: %v", err)
+	if begun, err := g.Begin([]*raft.Log{{Index: 41, Data: make([]byte, 8<<10)}}, nil); begun || !errors.Is(err, ErrTooLarge) {
+		t.Errorf("begin an entry that is too large: %v, %v", begun, err)
 	}
-	answer, err := g.Begin([]*raft.Log{{Index: 41}, {Index: 42}})
-	if err = errors.Join(err, <-answer); err != nil {
+	answer := make(chan error, 1)
+	if begun, err := g.Begin([]*raft.Log{{Index: 41}, {Index: 42}}, func(err error) { answer <- err }); !begun || err != nil {
+		t.Errorf("two entries: %v, %v", begun, err)
+	} else if err := <-answer; err != nil {
 		t.Error(err)
 	}
 	if last, _ := g.LastIndex(); last != 42 {

@@ -165,17 +165,19 @@ func (g *Group) StoreLogs(entries []*raft.Log) error {
 	return nil
 }
 
-// Begin starts what StoreLogs does and does not wait: the channel takes the one answer. The entries must not change any
-// more. It returns nil if they do not fit into one segment; then StoreLogs can store them.
-func (g *Group) Begin(entries []*raft.Log) (<-chan error, error) {
+// Begin starts what StoreLogs does and does not wait: done is called once, with what StoreLogs would return, and must not wait either.
+// Calls are answered in their order. The entries must not change any more. It returns false if they do not fit into one segment; then
+// StoreLogs can store them.
+func (g *Group) Begin(entries []*raft.Log, done func(error)) (bool, error) {
 	r, err := g.encode(entries)
 	if err != nil || len(r.entries) < len(entries) {
-		return nil, err
+		return false, err
 	}
+	r.done = done
 	if err := g.begin(r); err != nil {
-		return nil, err
+		return false, err
 	}
-	return r.done, nil
+	return true, nil
 }
 
 // encode makes a request of as many of the entries as fit into a segment.
@@ -261,18 +263,19 @@ func (g *Group) Forget() error {
 
 // write waits until the request is on the disk.
 func (g *Group) write(r *request) error {
+	answer := make(chan error, 1)
+	r.done = func(err error) { answer <- err }
 	if err := g.begin(r); err != nil {
 		return err
 	}
-	return <-r.done
+	return <-answer
 }
 
-// begin has the request written; done is answered when it is on the disk.
+// begin has the request written; done is called when it is on the disk.
 func (g *Group) begin(r *request) error {
 	if err := g.Err(); err != nil && !r.forget {
 		return err
 	}
-	r.done = make(chan error, 1)
 	return g.l.enqueue(r)
 }
 

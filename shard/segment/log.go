@@ -209,7 +209,7 @@ func (l *Log) Run(ctx context.Context) error {
 		end = ErrClosed
 	}
 	for _, r := range l.stopTaking(end) {
-		r.done <- end
+		r.done(end)
 	}
 	cancel()
 	helpers.Wait()
