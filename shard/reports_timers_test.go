@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
@@ -141,6 +142,7 @@ func TestReportTruncatedLogLeavesNoTimers(t *testing.T) {
 			}
 			_ = c.leader().shard.Transfer(t.Context(), old.id)
 		}
+		synctest.Wait() // until the wheel has what the table gave it
 		if s := old.shard.Status(); s.Pending != 100 || s.Executor.Armed != 100 {
 			t.Errorf("%d timers, %d in the wheel, want 100", s.Pending, s.Executor.Armed)
 		}
