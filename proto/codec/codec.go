@@ -8,6 +8,8 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the fallback is looked up by name
 	"google.golang.org/grpc/mem"
+
+	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
 )
 
 // name is the content subtype of protobuf: the other end sees no difference.
@@ -15,6 +17,7 @@ const name = "proto"
 
 // message is a message with generated marshalling, as all of ours are.
 type message interface {
+	Reset()
 	SizeVT() int
 	MarshalToSizedBufferVT(b []byte) (int, error)
 	UnmarshalVT(b []byte) error
@@ -70,9 +73,33 @@ func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 		return c.fallback.Unmarshal(data, v)
 	}
 	b := data.MaterializeToBuffer(&buffers)
-	defer b.Free() // the generated code copies strings and bytes
-	if err := m.UnmarshalVT(b.ReadOnlyData()); err != nil {
+	defer b.Free() // strings and bytes are copied
+	if err := unmarshal(b.ReadOnlyData(), m); err != nil {
 		return fmt.Errorf("unmarshal %T: %w", v, err)
 	}
 	return nil
+}
+
+// unmarshal decodes into a message that is empty, as all are that gRPC decodes into.
+func unmarshal(b []byte, m message) error {
+	done := false
+	switch m := m.(type) {
+	case *carillonv1.ScheduleBatchRequest:
+		done = scheduleBatch(b, m)
+	case *carillonv1.ScheduleBatchResponse:
+		done = scheduleResults(b, m)
+	case *carillonv1.CancelBatchRequest:
+		done = cancelBatch(b, m)
+	case *carillonv1.CancelBatchResponse:
+		done = cancelResults(b, m)
+	case *carillonv1.WorkRequest:
+		done = workRequest(b, m)
+	case *carillonv1.WorkResponse:
+		done = workResponse(b, m)
+	}
+	if done {
+		return nil
+	}
+	m.Reset()
+	return m.UnmarshalVT(b)
 }
