@@ -25,7 +25,7 @@ func (c *Client) ScheduleAtomic(ctx context.Context, timers []Timer) ([]Schedule
 		if t.RequestID == "" {
 			t.RequestID = newRequestID()
 		}
-		request.Items = append(request.Items, t.request(c.cfg.Namespace))
+		request.Items = append(request.Items, new(encoder).request(&t, c.cfg.Namespace))
 		results[i].RequestID = t.RequestID
 	}
 	if len(timers) == 0 {
@@ -58,12 +58,14 @@ func (c *Client) CancelAtomic(ctx context.Context, items []Cancellation) ([]Canc
 	request := &carillonv1.CancelBatchRequest{Atomic: true}
 	results := make([]CancelResult, len(items))
 	for i, x := range items {
-		o, err := c.cancelOp(x)
-		if err != nil {
+		if err := x.check(); err != nil {
 			return nil, wrap("cancel atomic", "", &AtomicError{i, err})
 		}
-		request.Items = append(request.Items, o.cancel)
-		results[i].RequestID = o.cancel.GetRequestId()
+		if x.RequestID == "" {
+			x.RequestID = newRequestID()
+		}
+		request.Items = append(request.Items, new(encoder).cancellation(&x, c.cfg.Namespace))
+		results[i].RequestID = x.RequestID
 	}
 	if len(items) == 0 {
 		return nil, nil

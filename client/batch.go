@@ -10,22 +10,16 @@ import (
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
 )
 
-// itemOverhead is what an item costs in a batch beside its own bytes.
-const itemOverhead = 8
-
-func (o *op) size() int {
-	if o.schedule != nil {
-		return o.schedule.SizeVT() + itemOverhead
-	}
-	return o.cancel.SizeVT() + itemOverhead
+// begin makes the attempt ready for another round; the round before has ended.
+func (a *attempt) begin(o *op, r *round) {
+	a.op, a.size, a.round, a.err, a.reply = o, len(o.item), r, nil, nil
+	a.state.Store(attemptQueued)
 }
 
 // sendSchedules sends one batch and gives each attempt its outcome.
 func (c *Client) sendSchedules(e *endpoint, batch []*attempt) {
-	request := &carillonv1.ScheduleBatchRequest{Items: make([]*carillonv1.ScheduleRequest, len(batch))}
-	for i, a := range batch {
-		request.Items[i] = a.op.schedule
-	}
+	request := &carillonv1.ScheduleBatchRequest{}
+	request.ProtoReflect().SetUnknown(joined(batch))
 	ctx, cancel := context.WithTimeout(c.base, c.cfg.AttemptTimeout)
 	defer cancel()
 	pb, err := e.timers.ScheduleBatch(ctx, request)
@@ -37,10 +31,8 @@ func (c *Client) sendSchedules(e *endpoint, batch []*attempt) {
 
 // sendCancels is sendSchedules for cancels.
 func (c *Client) sendCancels(e *endpoint, batch []*attempt) {
-	request := &carillonv1.CancelBatchRequest{Items: make([]*carillonv1.CancelRequest, len(batch))}
-	for i, a := range batch {
-		request.Items[i] = a.op.cancel
-	}
+	request := &carillonv1.CancelBatchRequest{}
+	request.ProtoReflect().SetUnknown(joined(batch))
 	ctx, cancel := context.WithTimeout(c.base, c.cfg.AttemptTimeout)
 	defer cancel()
 	pb, err := e.timers.CancelBatch(ctx, request)

@@ -13,20 +13,26 @@ import (
 // maxHops is how many hints in a row are followed without a pause: two nodes could point at each other.
 const maxHops = 2
 
-// op is one timer's part of a call, through all its attempts. Only the goroutine of the caller touches it.
+// op is one timer's part of a call, through all its attempts. Only the goroutine of the caller touches it, and of a joined call, while
+// an attempt is on its way, the sender of the lane touches the attempt.
 type op struct {
 	namespace, id string
-	schedule      *carillonv1.ScheduleRequest // of a schedule
-	cancel        *carillonv1.CancelRequest   // of a cancel
+	// Of a joined call:
+	requestID string
+	item      []byte // as a batch has it; a later attempt may have another, what was sent is not changed
+	cancels   bool   // it is a cancel, else a schedule
+	attempt   attempt
 
 	started   time.Time     // when the call was made
-	delay     time.Duration // as the caller gave it
+	delay     time.Duration // as the caller gave it; 0 if the timer has none
 	notBefore time.Time     // when the next attempt may be made
 	failures  int
 	hops      int
-	writes    bool  // it is no read
-	maybe     bool  // an attempt may have been applied
-	last      error // of the last attempt
+	shard     int       // of the last attempt
+	via       *endpoint // likewise
+	writes    bool      // it is no read
+	maybe     bool      // an attempt may have been applied
+	last      error     // of the last attempt
 
 	done  bool
 	err   error
@@ -75,13 +81,10 @@ func (c *Client) judge(o *op, shard int, e *endpoint, err error) {
 }
 
 // age shortens the delay of a repeated attempt by the time since the call was made, so that a call that had to wait for
-// a failover means the same instant. The attempt before has ended: nobody else reads the request.
+// a failover means the same instant.
 func (o *op) age(now time.Time) {
-	if o.last == nil || o.schedule == nil {
-		return
-	}
-	if when, ok := o.schedule.GetTimer().GetWhen().(*carillonv1.Timer_Delay); ok {
-		when.Delay = durationpb.New(max(0, o.delay-o.since(now)))
+	if o.last != nil && o.delay > 0 {
+		o.item = shorten(o.item, durationpb.New(max(0, o.delay-o.since(now))))
 	}
 }
 
@@ -155,11 +158,11 @@ func (c *Client) noAddress(ctx context.Context) error {
 
 // run makes attempts of joined calls until each op is done or the context ends; then the error of each is set.
 func (c *Client) run(ctx context.Context, ops []*op) {
-	ctx, cancel := c.withDeadline(ctx)
-	defer cancel()
+	life := c.callOf(ctx, ops[0].started)
+	defer life.stop()
 	open := ops
 	for {
-		c.attempt(ctx, open)
+		c.attempt(life, open)
 		open = unfinished(open)
 		if len(open) == 0 {
 			return
@@ -170,9 +173,9 @@ func (c *Client) run(ctx context.Context, ops []*op) {
 				next = o.notBefore
 			}
 		}
-		if sleep(ctx, next.Sub(c.cfg.Now())) != nil {
+		if why := life.sleep(next.Sub(c.cfg.Now())); why != nil {
 			for _, o := range open {
-				o.done, o.err = true, gaveUp(ctx, o.maybe, o.last)
+				o.done, o.err = true, gaveUpBecause(why, o.maybe, o.last)
 			}
 			return
 		}
@@ -196,73 +199,86 @@ func unfinished(ops []*op) []*op {
 }
 
 // attempt sends the ops whose time has come, each to its node, and waits for the outcomes.
-func (c *Client) attempt(ctx context.Context, ops []*op) {
+func (c *Client) attempt(life *life, ops []*op) {
 	now := c.cfg.Now()
-	type sent struct {
-		*attempt
-		e     *endpoint
-		shard int
-	}
-	var attempts []sent
+	pick := c.router.picker(len(ops))
 	var missing error
+	var sent []*op
 	for _, o := range ops {
 		if o.notBefore.After(now) {
 			continue
 		}
-		shard := c.router.shardOf(o.namespace, o.id)
-		e := c.router.pick(shard)
-		if e == nil {
+		if o.shard, o.via = pick.of(o.namespace, o.id); o.via == nil {
 			if missing == nil {
-				missing = c.noAddress(ctx)
+				missing = life.noAddress()
 			}
-			c.judge(o, shard, nil, missing)
+			c.judge(o, o.shard, nil, missing)
 			continue
 		}
 		o.age(now)
-		attempts = append(attempts, sent{&attempt{op: o, size: o.size()}, e, shard})
+		if sent == nil {
+			sent = make([]*op, 0, len(ops))
+		}
+		sent = append(sent, o)
 	}
-	if len(attempts) == 0 {
+	if len(sent) == 0 {
 		return
 	}
-	r := newRound(len(attempts))
-	groups := make(map[*lane][]*attempt, 4)
-	for _, a := range attempts {
-		a.round = r
-		l := a.e.schedules
-		if a.op.cancel != nil {
-			l = a.e.cancels
-		}
-		groups[l] = append(groups[l], a.attempt)
+	r := newRound(len(sent))
+	var groups batches
+	for _, o := range sent {
+		o.attempt.begin(o, r)
+		groups.add(o, len(sent))
 	}
-	for l, group := range groups {
-		l.submit(group)
+	for _, g := range groups {
+		g.lane.submit(g.attempts)
 	}
-	select {
-	case <-r.done:
-	case <-ctx.Done():
-	}
-	for _, a := range attempts {
-		c.take(ctx, a.attempt, a.shard, a.e)
+	ended := life.wait(r.done)
+	for _, o := range sent {
+		c.take(o, ended)
 	}
 }
 
-// take moves an attempt's outcome to its op. After the context's end some have none: those that are still queued are
+// batches are attempts by their lanes.
+type batches []batch
+
+type batch struct {
+	lane     *lane
+	attempts []*attempt
+}
+
+// add puts the op's attempt to those of its lane; in all there are so many.
+func (b *batches) add(o *op, all int) {
+	l := o.via.schedules
+	if o.cancels {
+		l = o.via.cancels
+	}
+	for i := range *b {
+		if g := &(*b)[i]; g.lane == l {
+			g.attempts = append(g.attempts, &o.attempt)
+			return
+		}
+	}
+	first := append(make([]*attempt, 0, min(all, all/2+1)), &o.attempt)
+	*b = append(*b, batch{l, first})
+}
+
+// take moves an attempt's outcome to its op. If the round has not ended, some have none: those that are still queued are
 // taken back, of the others nothing is known.
-func (c *Client) take(ctx context.Context, a *attempt, shard int, e *endpoint) {
-	select {
-	case <-a.round.done:
-	default:
+func (c *Client) take(o *op, ended bool) {
+	a := &o.attempt
+	if !ended {
 		if a.abandon() {
 			return
 		}
 		if a.state.Load() != attemptFinished {
-			a.op.maybe = true
+			o.maybe = true
 			return
 		}
 	}
 	if a.err == nil {
-		a.op.done, a.op.reply = true, a.reply
+		o.done, o.reply = true, a.reply
 		return
 	}
-	c.judge(a.op, shard, e, a.err)
+	c.judge(o, o.shard, o.via, a.err)
 }

@@ -64,11 +64,14 @@ func (t *Timer) checkAttributes() error {
 	if !utf8.ValidString(t.ContentType) {
 		return &InvalidError{"content_type", quote(t.ContentType), "must be UTF-8"}
 	}
-	for field, pairs := range map[string]map[string]string{"headers": t.Headers, "labels": t.Labels} {
-		for k, v := range pairs {
+	for _, part := range [2]struct {
+		field string
+		pairs map[string]string
+	}{{"headers", t.Headers}, {"labels", t.Labels}} {
+		for k, v := range part.pairs {
 			size += len(k) + len(v)
 			if !utf8.ValidString(k) || !utf8.ValidString(v) {
-				return &InvalidError{field, quote(k + "=" + v), "must be UTF-8"}
+				return &InvalidError{part.field, quote(k + "=" + v), "must be UTF-8"}
 			}
 		}
 	}
@@ -92,18 +95,15 @@ func checkWhen(due time.Time, after time.Duration) error {
 }
 
 func checkText(field, value string, least, most int) error {
-	limit := fmt.Sprintf("%d to %d bytes of UTF-8 without NUL", least, most)
-	if n := len(value); n < least || n > most {
-		shown := quote(value)
-		if n > 64 {
-			shown = fmt.Sprintf("of %d bytes", n)
-		}
-		return &InvalidError{field, shown, limit}
+	n := len(value)
+	if n >= least && n <= most && utf8.ValidString(value) && strings.IndexByte(value, 0) < 0 {
+		return nil
 	}
-	if !utf8.ValidString(value) || strings.IndexByte(value, 0) >= 0 {
-		return &InvalidError{field, quote(value), limit}
+	shown := quote(value)
+	if (n < least || n > most) && n > 64 {
+		shown = fmt.Sprintf("of %d bytes", n)
 	}
-	return nil
+	return &InvalidError{field, shown, fmt.Sprintf("%d to %d bytes of UTF-8 without NUL", least, most)}
 }
 
 func checkNamespace(value string) error {

@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -216,13 +214,6 @@ func (c *Client) nameEndpoints(ctx context.Context) {
 		}
 		cancel()
 	}
-}
-
-// newRequestID is 16 random bytes as text.
-func newRequestID() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails
-	return hex.EncodeToString(b[:])
 }
 
 // wrap says which call failed.

@@ -37,7 +37,8 @@ type Config struct {
 	RefreshInterval time.Duration
 	// Credentials secure the connections; nil means none.
 	Credentials credentials.TransportCredentials
-	// DialOptions are added to those of each connection: interceptors, a dialer.
+	// DialOptions are added to those of each connection: interceptors, a dialer. What an interceptor sees of ScheduleBatch and CancelBatch
+	// has its items encoded already, as unknown fields.
 	DialOptions []grpc.DialOption
 	// Logger takes the warnings (a panic of a handler, a node that cannot be reached); slog.Default() if nil.
 	Logger *slog.Logger

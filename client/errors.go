@@ -292,7 +292,10 @@ func permanent(err error) bool {
 
 // gaveUp is the error of a call whose context ended before an attempt succeeded.
 func gaveUp(ctx context.Context, maybe bool, last error) error {
-	cause := context.Cause(ctx)
+	return gaveUpBecause(context.Cause(ctx), maybe, last)
+}
+
+func gaveUpBecause(cause error, maybe bool, last error) error {
 	if errors.Is(cause, ErrClosed) {
 		if maybe {
 			return fmt.Errorf("%w: %w", ErrUnknown, ErrClosed)

@@ -10,25 +10,38 @@ import (
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
 )
 
-// lease is how long a handler may take over a delivery. Its context ends with it, and moves with it.
+// lease is how long a handler may take over a delivery, and the handler's context: it ends with the lease, and moves with it. It is
+// made when the handler first asks for more than the deadline: one that asks nothing costs nothing.
 type lease struct {
-	context.Context                         // set once
-	cancel          context.CancelCauseFunc // set once
-	c               *Client                 // set once
+	parent context.Context // set once
+	c      *Client         // set once
 
-	mu    sync.Mutex
-	end   time.Time   // by our clock; guarded by mu
-	timer *time.Timer // ends the context; guarded by mu
+	mu      sync.Mutex
+	end     time.Time               // by our clock; guarded by mu
+	stopped bool                    // the handler has returned; guarded by mu
+	context context.Context         // nil before it is asked for; guarded by mu
+	cancel  context.CancelCauseFunc // of the context; guarded by mu
+	timer   *time.Timer             // ends the context; guarded by mu
 }
 
-// newLease ties a context to the end of the delivery's lease. What is at most once has no lease: nil.
-func newLease(ctx context.Context, c *Client, end time.Time) *lease {
-	l := &lease{c: c, end: end}
-	l.Context, l.cancel = context.WithCancelCause(ctx)
-	l.mu.Lock() // the timer may run at once
+// real is the context itself.
+func (l *lease) real() context.Context {
+	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.timer = time.AfterFunc(end.Sub(c.cfg.Now()), l.lapse)
-	return l
+	if l.context != nil {
+		return l.context
+	}
+	l.context, l.cancel = context.WithCancelCause(l.parent)
+	left := l.end.Sub(l.c.cfg.Now())
+	switch {
+	case l.stopped:
+		l.cancel(nil)
+	case left <= 0:
+		l.cancel(ErrLeaseEnded)
+	default:
+		l.timer = time.AfterFunc(left, l.lapse)
+	}
+	return l.context
 }
 
 // lapse ends the context, unless the lease was extended meanwhile.
@@ -46,14 +59,26 @@ func (l *lease) lapse() {
 func (l *lease) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.timer.Stop()
-	l.cancel(nil)
+	l.stopped = true
+	if l.timer != nil {
+		l.timer.Stop()
+	}
+	if l.cancel != nil {
+		l.cancel(nil)
+	}
 }
+
+// Done implements context.Context, as the next two.
+func (l *lease) Done() <-chan struct{} { return l.real().Done() }
+
+func (l *lease) Err() error { return l.real().Err() }
+
+func (l *lease) Value(key any) any { return l.real().Value(key) }
 
 // Deadline is the end as it is now.
 func (l *lease) Deadline() (time.Time, bool) {
 	end := l.ends()
-	if d, ok := l.Context.Deadline(); ok && d.Before(end) {
+	if d, ok := l.parent.Deadline(); ok && d.Before(end) {
 		return d, true
 	}
 	return end, true
@@ -67,13 +92,15 @@ func (l *lease) ends() time.Time {
 
 // extend moves the end; it says false if the lease has ended.
 func (l *lease) extend(end time.Time) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.Context.Err() != nil {
+	if l.real().Err() != nil {
 		return false
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.end = end
-	l.timer.Reset(end.Sub(l.c.cfg.Now()))
+	if l.timer != nil {
+		l.timer.Reset(end.Sub(l.c.cfg.Now()))
+	}
 	return true
 }
 

@@ -161,18 +161,27 @@ func (s *stream) confirm(settled []*carillonv1.Settled) {
 			}
 		}
 	}
+	wanted := s.finishing || s.credits > 0
 	s.mu.Unlock()
 	s.w.again.add(again...)
-	s.signal()
+	if wanted { // what was waited for may be confirmed
+		s.signal()
+	}
 }
 
-// credit lets the node send more.
+// credit lets the node send more. A little of it waits for more, or for an answer that goes anyway.
 func (s *stream) credit(n int) {
 	s.mu.Lock()
 	s.credits += n
+	enough := s.enoughLocked()
 	s.mu.Unlock()
-	s.signal()
+	if enough {
+		s.signal()
+	}
 }
+
+// enoughLocked says that the credit is worth a message: an eighth of what the node may have.
+func (s *stream) enoughLocked() bool { return s.credits > 0 && 8*s.credits >= s.w.options.Prefetch }
 
 // drop takes note of a delivery that is never answered.
 func (s *stream) drop() {
@@ -274,7 +283,7 @@ func (s *stream) message() (m *carillonv1.WorkRequest, last bool) {
 	}
 	s.credits -= credits
 	s.outstanding += credits
-	m = &carillonv1.WorkRequest{Credits: int32(credits)}
+	m = &carillonv1.WorkRequest{Credits: int32(credits), Acks: make([][]byte, 0, n)}
 	for _, x := range s.outbox[:n] {
 		switch {
 		case x.returned:

@@ -1,9 +1,7 @@
 package client
 
 import (
-	"bytes"
 	"fmt"
-	"maps"
 	"time"
 
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -164,16 +162,16 @@ type TimerStatus struct {
 	TimeLeft time.Duration
 }
 
-// request builds the call; the caller has checked the timer. It copies: a batch may still be on its way when the call
-// has returned because its context ended.
-func (t *Timer) request(namespace string) *carillonv1.ScheduleRequest {
-	pb := &carillonv1.Timer{
+// request is the timer as it travels, in the memory of the encoder and of the timer; the caller has checked the timer.
+func (e *encoder) request(t *Timer, namespace string) *carillonv1.ScheduleRequest {
+	pb := &e.timer
+	*pb = carillonv1.Timer{
 		Namespace:   namespace,
 		Id:          t.ID,
-		Payload:     bytes.Clone(t.Payload),
+		Payload:     t.Payload,
 		ContentType: t.ContentType,
-		Headers:     maps.Clone(t.Headers),
-		Labels:      maps.Clone(t.Labels),
+		Headers:     t.Headers,
+		Labels:      t.Labels,
 		Retry:       t.Retry.proto(),
 		Window:      optional(t.Window),
 		Expiry:      optionalTime(t.Expiry),
@@ -181,7 +179,8 @@ func (t *Timer) request(namespace string) *carillonv1.ScheduleRequest {
 	if t.Webhook != "" {
 		pb.Target = &carillonv1.Timer_Webhook{Webhook: t.Webhook}
 	} else {
-		pb.Target = &carillonv1.Timer_Queue{Queue: t.Queue}
+		e.queue.Queue = t.Queue
+		pb.Target = &e.queue
 	}
 	if t.Repeat.set() {
 		pb.Repeat = t.Repeat.proto()
@@ -191,16 +190,19 @@ func (t *Timer) request(namespace string) *carillonv1.ScheduleRequest {
 	}
 	switch {
 	case !t.Due.IsZero():
-		pb.When = &carillonv1.Timer_Due{Due: timestamppb.New(t.Due)}
+		e.at.Seconds, e.at.Nanos = t.Due.Unix(), int32(t.Due.Nanosecond())
+		e.due.Due = &e.at
+		pb.When = &e.due
 	case t.After != 0 || pb.Repeat == nil:
 		pb.When = &carillonv1.Timer_Delay{Delay: durationpb.New(t.After)}
 	}
-	return &carillonv1.ScheduleRequest{
+	e.schedule = carillonv1.ScheduleRequest{
 		Timer:            pb,
 		IfExists:         carillonv1.IfExists(t.IfExists),
 		RequestId:        t.RequestID,
 		ExpectedRevision: t.ExpectedRevision,
 	}
+	return &e.schedule
 }
 
 func (r RetryPolicy) proto() *carillonv1.RetryPolicy {

@@ -14,7 +14,8 @@ import (
 // Schedule accepts a timer: when it returns nil, the timer is on the disks of a majority. Errors: *InvalidError,
 // ErrAlreadyExists, *RevisionError, *NotSupportedError, *OverloadedError, ErrUnavailable, ErrUnknown, ErrClosed.
 func (c *Client) Schedule(ctx context.Context, t Timer) (Scheduled, error) {
-	o, err := c.scheduleOp(&t)
+	b := c.newOps(1)
+	o, err := b.schedule(&t)
 	if err != nil {
 		return Scheduled{}, wrap("schedule", t.ID, err)
 	}
@@ -51,11 +52,10 @@ func (e *BatchError) Unwrap() error { return e.Err }
 // them. The results are in the order of the timers; the error is nil if all were accepted, else a *BatchError.
 func (c *Client) ScheduleBatch(ctx context.Context, timers []Timer) ([]ScheduleResult, error) {
 	results := make([]ScheduleResult, len(timers))
-	ops := make([]*op, len(timers))
-	var open []*op
+	b := c.newOps(len(timers))
+	ops, open := make([]*op, len(timers)), make([]*op, 0, len(timers))
 	for i := range timers {
-		t := timers[i]
-		o, err := c.scheduleOp(&t)
+		o, err := b.schedule(&timers[i])
 		if err != nil {
 			results[i].Err = err
 			continue
@@ -99,21 +99,50 @@ func (f *batchFailures) error(call string) error {
 	return wrap(call, "", &BatchError{Failed: f.failed, Items: f.items, First: f.first, Err: f.err})
 }
 
-// scheduleOp checks the timer and gives it a request ID if it has none.
-func (c *Client) scheduleOp(t *Timer) (*op, error) {
+// ops makes the ops of one call.
+type ops struct {
+	c       *Client
+	now     time.Time
+	left    int // that are yet to be made, the next included
+	free    []op
+	encoder encoder
+	ids     requestIDs
+}
+
+// opsTogether is how many are allocated together.
+const opsTogether = 32
+
+func (c *Client) newOps(n int) *ops {
+	return &ops{c: c, now: c.cfg.Now(), left: n, encoder: encoder{left: n}, ids: requestIDs{left: n}}
+}
+
+func (b *ops) op(id string) *op {
+	if len(b.free) == 0 {
+		b.free = make([]op, min(b.left, opsTogether))
+	}
+	o := &b.free[0]
+	b.free = b.free[1:]
+	b.left--
+	o.namespace, o.id, o.writes, o.started = b.c.cfg.Namespace, id, true, b.now
+	return o
+}
+
+// schedule checks the timer and gives the call a request ID if it has none.
+func (b *ops) schedule(t *Timer) (*op, error) {
 	if err := t.check(); err != nil {
 		return nil, err
 	}
-	if t.RequestID == "" {
-		t.RequestID = newRequestID()
+	o := b.op(t.ID)
+	request := b.encoder.request(t, o.namespace)
+	if request.RequestId == "" {
+		request.RequestId = b.ids.next()
 	}
-	o := c.newOp(c.cfg.Namespace, t.ID, true)
-	o.schedule, o.delay = t.request(c.cfg.Namespace), t.After
+	o.requestID, o.delay, o.item = request.RequestId, t.After, b.encoder.item(request)
 	return o, nil
 }
 
 func (o *op) scheduled() (Scheduled, error) {
-	s := Scheduled{RequestID: o.schedule.GetRequestId()}
+	s := Scheduled{RequestID: o.requestID}
 	if o.err != nil {
 		return s, o.err
 	}
@@ -181,7 +210,7 @@ func (c *Client) Cancel(ctx context.Context, id string) (bool, error) {
 // CancelDetail takes a timer away and says how far it had come. Errors: ErrNotFound, ErrNotPending (it died or expired), *RevisionError, *InvalidError,
 // *OverloadedError, ErrUnavailable, ErrUnknown, ErrClosed.
 func (c *Client) CancelDetail(ctx context.Context, x Cancellation) (CancelResult, error) {
-	o, err := c.cancelOp(x)
+	o, err := c.newOps(1).cancel(&x)
 	if err != nil {
 		return CancelResult{}, wrap("cancel", x.ID, err)
 	}
@@ -197,10 +226,10 @@ func (c *Client) CancelDetail(ctx context.Context, x Cancellation) (CancelResult
 // error is nil if every item has an outcome, else a *BatchError.
 func (c *Client) CancelBatch(ctx context.Context, items []Cancellation) ([]CancelResult, error) {
 	results := make([]CancelResult, len(items))
-	ops := make([]*op, len(items))
-	var open []*op
-	for i, x := range items {
-		o, err := c.cancelOp(x)
+	b := c.newOps(len(items))
+	ops, open := make([]*op, len(items)), make([]*op, 0, len(items))
+	for i := range items {
+		o, err := b.cancel(&items[i])
 		if err != nil {
 			results[i].Err = err
 			continue
@@ -221,25 +250,35 @@ func (c *Client) CancelBatch(ctx context.Context, items []Cancellation) ([]Cance
 	return results, failed.error("cancel batch")
 }
 
-func (c *Client) cancelOp(x Cancellation) (*op, error) {
-	if err := checkText("id", x.ID, 1, maxIDBytes); err != nil {
+// cancel is schedule for a cancel.
+func (b *ops) cancel(x *Cancellation) (*op, error) {
+	if err := x.check(); err != nil {
 		return nil, err
 	}
-	if err := checkText("request_id", x.RequestID, 0, maxRequestIDBytes); err != nil {
-		return nil, err
+	o := b.op(x.ID)
+	request := b.encoder.cancellation(x, o.namespace)
+	if request.RequestId == "" {
+		request.RequestId = b.ids.next()
 	}
-	if x.RequestID == "" {
-		x.RequestID = newRequestID()
-	}
-	o := c.newOp(c.cfg.Namespace, x.ID, true)
-	o.cancel = &carillonv1.CancelRequest{
-		Namespace: c.cfg.Namespace, Id: x.ID, RequestId: x.RequestID, ExpectedRevision: x.ExpectedRevision,
-	}
+	o.cancels, o.requestID, o.item = true, request.RequestId, b.encoder.item(request)
 	return o, nil
 }
 
+func (x *Cancellation) check() error {
+	if err := checkText("id", x.ID, 1, maxIDBytes); err != nil {
+		return err
+	}
+	return checkText("request_id", x.RequestID, 0, maxRequestIDBytes)
+}
+
+// cancellation is request for a cancel.
+func (e *encoder) cancellation(x *Cancellation, namespace string) *carillonv1.CancelRequest {
+	e.cancel = carillonv1.CancelRequest{Namespace: namespace, Id: x.ID, RequestId: x.RequestID, ExpectedRevision: x.ExpectedRevision}
+	return &e.cancel
+}
+
 func (o *op) cancelled() CancelResult {
-	r := CancelResult{RequestID: o.cancel.GetRequestId(), Err: o.err}
+	r := CancelResult{RequestID: o.requestID, Err: o.err}
 	if o.err == nil {
 		pb := o.reply.(*carillonv1.CancelResponse)
 		r.Outcome, r.Revision = CancelOutcome(pb.GetOutcome()), pb.GetRevision()

@@ -52,7 +52,9 @@ type worker struct {
 type job struct {
 	delivery Delivery
 	stream   *stream
-	expires  time.Time // the lease's end by our clock: it ends a little late, by the time that the delivery travelled
+	expires  time.Time  // the lease's end by our clock: it ends a little late, by the time that the delivery travelled
+	lease    lease      // of what is not at most once, once a handler has it
+	answer   settlement // the handler's, or that of nobody
 }
 
 // lost says that nobody waits for this delivery: the timer is, or will be, handed out again. What is at most once is not.
@@ -126,12 +128,16 @@ func (w *worker) follow(life context.Context, node string) {
 
 // arrived takes deliveries from a stream, in order.
 func (w *worker) arrived(s *stream, deliveries []*carillonv1.Delivery) {
+	if len(deliveries) == 0 {
+		return
+	}
 	now := w.c.cfg.Now()
+	started := 0
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	for _, pb := range deliveries {
-		d := deliveryOf(pb, now)
-		j := &job{delivery: d, stream: s, expires: now.Add(d.LeaseEnd.Sub(d.HandedOut))}
+		j := &job{delivery: deliveryOf(pb, now), stream: s}
+		d := &j.delivery
+		j.expires = now.Add(d.LeaseEnd.Sub(d.HandedOut))
 		if d.AtMostOnce {
 			j.expires = now.Add(settledUse)
 		}
@@ -140,12 +146,14 @@ func (w *worker) arrived(s *stream, deliveries []*carillonv1.Delivery) {
 			w.giveBack(j)
 		case w.running < w.options.Concurrency:
 			w.running++
-			s.credit(1)
+			started++
 			w.handlers.Go(func() { w.handle(j) })
 		default:
 			w.waiting = append(w.waiting, j)
 		}
 	}
+	w.mu.Unlock()
+	s.credit(started)
 }
 
 // handle runs the job, then one after the other what waits.
@@ -216,6 +224,7 @@ func (w *worker) call(j *job) {
 				"attempt", j.delivery.Attempt, "panic", p, "stack", string(debug.Stack()))
 		}
 		w.settle(j, err)
+		j.delivery = Delivery{} // the answer, which is a part of the job, waits for its confirmation
 	}()
 	err = w.handler(ctx, j.delivery)
 }
@@ -224,7 +233,8 @@ func (w *worker) call(j *job) {
 func (w *worker) context(j *job) (ctx context.Context, stop func()) {
 	switch {
 	case !j.delivery.AtMostOnce:
-		l := newLease(w.user, w.c, j.expires)
+		l := &j.lease
+		l.parent, l.c, l.end = w.user, w.c, j.expires
 		j.delivery.lease = l
 		return l, l.stop
 	case w.user.Err() != nil: // nobody else would ever get it
@@ -235,7 +245,8 @@ func (w *worker) context(j *job) (ctx context.Context, stop func()) {
 
 // settle answers a delivery: nil acks it.
 func (w *worker) settle(j *job, err error) {
-	s := &settlement{token: j.delivery.Token, expires: j.expires, bound: j.delivery.AtMostOnce}
+	s := &j.answer
+	s.token, s.expires, s.bound = j.delivery.Token, j.expires, j.delivery.AtMostOnce
 	if j.delivery.lease != nil {
 		s.expires = j.delivery.lease.ends()
 	}
