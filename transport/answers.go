@@ -26,12 +26,13 @@ const (
 func (w *work) parse(msg *carillonv1.WorkRequest, n int) ([]answer, []raftfsm.Token, error) {
 	answers, tokens := make([]answer, 0, n), make([]raftfsm.Token, 0, n)
 	bad := 0
-	for _, b := range msg.Acks {
+	var slab []completing
+	for i, b := range msg.Acks {
 		a := answer{token: b}
 		if token, err := checkToken("acks", b); err != nil {
 			bad++
 		} else {
-			a.command, a.lane = completeCommand(token), token.Shard%answerLanes
+			a.command, a.lane = complete(piece(&slab, len(msg.Acks)-i), token), token.Shard%answerLanes
 			tokens = append(tokens, token)
 		}
 		answers = append(answers, a)

@@ -19,24 +19,32 @@ func (s *Server) applyOne(ctx context.Context, cmd *raftfsm.Command) (raftfsm.Re
 
 // applyEach applies the commands that could be made, in their order; the others keep their own error.
 func (s *Server) applyEach(ctx context.Context, n int, command func(i int) (*raftfsm.Command, error)) []Outcome {
-	outcomes := make([]Outcome, n)
 	cmds := make([]*raftfsm.Command, 0, n)
-	places := make([]int, 0, n)
+	var refused []Outcome // only the errors; nil while there are none
 	for i := range n {
 		cmd, err := command(i)
-		if err != nil {
-			outcomes[i].Err = err
+		if err == nil {
+			cmds = append(cmds, cmd)
 			continue
 		}
-		cmds, places = append(cmds, cmd), append(places, i)
+		if refused == nil {
+			refused = make([]Outcome, n)
+		}
+		refused[i].Err = err
 	}
 	if len(cmds) == 0 {
+		return refused
+	}
+	outcomes := s.apply(ctx, cmds)
+	if refused == nil {
 		return outcomes
 	}
-	for i, outcome := range s.apply(ctx, cmds) {
-		outcomes[places[i]] = outcome
+	for i := range refused {
+		if refused[i].Err == nil {
+			refused[i], outcomes = outcomes[0], outcomes[1:]
+		}
 	}
-	return outcomes
+	return refused
 }
 
 // applyAll applies all commands, which are for one shard, or none: the error is that of the first that fails.
@@ -75,7 +83,9 @@ func (s *Server) apply(ctx context.Context, cmds []*raftfsm.Command) []Outcome {
 		panic(fmt.Sprintf("the backend answered %d of %d commands", len(outcomes), len(cmds)))
 	}
 	for i := range outcomes {
-		outcomes[i].Err = refusalOf(cmds[i], outcomes[i])
+		if o := &outcomes[i]; o.Err != nil || o.Code != raftfsm.OK {
+			o.Err = refusalOf(cmds[i], *o)
+		}
 	}
 	return outcomes
 }

@@ -15,45 +15,103 @@ import (
 
 // This file turns requests into commands of the log, and what the cluster keeps into answers.
 
+// maker makes the commands of one call, many in one allocation.
+type maker struct {
+	limits    limits
+	left      int // commands that are yet to be made, the next included
+	schedules []scheduling
+	cancels   []cancelling
+	ids       []byte // where request IDs go
+}
+
+// scheduling is a Schedule command in one piece, cancelling a Cancel, completing a Complete.
+type (
+	scheduling struct {
+		command  raftfsm.Command
+		kind     logv1.Command_Schedule
+		schedule logv1.Schedule
+	}
+	cancelling struct {
+		command raftfsm.Command
+		kind    logv1.Command_Cancel
+		cancel  logv1.Cancel
+	}
+	completing struct {
+		command  raftfsm.Command
+		kind     logv1.Command_Complete
+		complete logv1.Complete
+	}
+)
+
+// slabItems is how many of them are allocated together: what keeps one of them keeps no more than these.
+const slabItems = 32
+
+// piece cuts one off what is left of a slab, which it makes if there is nothing left.
+func piece[T any](slab *[]T, left int) *T {
+	if len(*slab) == 0 {
+		*slab = make([]T, min(max(left, 1), slabItems))
+	}
+	p := &(*slab)[0]
+	*slab = (*slab)[1:]
+	return p
+}
+
 func scheduleCommand(r *carillonv1.ScheduleRequest, l limits) (*raftfsm.Command, error) {
+	k := maker{limits: l}
+	return k.schedule(r)
+}
+
+func (k *maker) schedule(r *carillonv1.ScheduleRequest) (*raftfsm.Command, error) {
 	if err := checkSchedule(r); err != nil {
 		return nil, err
 	}
 	t := r.Timer
-	w, err := readTimer(t, l)
+	w, err := readTimer(t, k.limits)
 	if err != nil {
 		return nil, err
 	}
-	return &raftfsm.Command{Kind: &logv1.Command_Schedule{Schedule: &logv1.Schedule{
-		Namespace:        namespaceOf(t.Namespace),
-		Id:               t.Id,
-		DueMs:            w.due,
-		DelayMs:          w.delay,
-		IsDelay:          w.isDelay,
-		First:            w.first,
-		Queue:            w.queue,
-		Payload:          t.Payload,
-		ContentType:      t.ContentType,
-		Headers:          sortedPairs(t.Headers),
-		Labels:           sortedPairs(t.Labels),
-		Retry:            w.retry,
-		IfExists:         ifExists(r.IfExists),
-		ExpectedRevision: uint64(r.ExpectedRevision),
-		RequestId:        requestID(r.RequestId),
-		Extra:            w.extra,
-	}}}, nil
+	p := piece(&k.schedules, k.left)
+	k.left--
+	p.command.Kind, p.kind.Schedule = &p.kind, &p.schedule
+	s := &p.schedule
+	s.Namespace, s.Id = namespaceOf(t.Namespace), t.Id
+	s.DueMs, s.DelayMs, s.IsDelay, s.First = w.due, w.delay, w.isDelay, w.first
+	s.Queue, s.Payload, s.ContentType = w.queue, t.Payload, t.ContentType
+	s.Headers, s.Labels = sortedPairs(t.Headers), sortedPairs(t.Labels)
+	s.Retry, s.Extra = w.retry, w.extra
+	s.IfExists, s.ExpectedRevision, s.RequestId = ifExists(r.IfExists), uint64(r.ExpectedRevision), k.requestID(r.RequestId)
+	return &p.command, nil
 }
 
 func cancelCommand(r *carillonv1.CancelRequest) (*raftfsm.Command, error) {
+	var k maker
+	return k.cancel(r)
+}
+
+func (k *maker) cancel(r *carillonv1.CancelRequest) (*raftfsm.Command, error) {
 	if err := checkChange("CancelRequest", r); err != nil {
 		return nil, err
 	}
-	return &raftfsm.Command{Kind: &logv1.Command_Cancel{Cancel: &logv1.Cancel{
-		Namespace:        namespaceOf(r.Namespace),
-		Id:               r.Id,
-		ExpectedRevision: uint64(r.ExpectedRevision),
-		RequestId:        requestID(r.RequestId),
-	}}}, nil
+	p := piece(&k.cancels, k.left)
+	k.left--
+	p.command.Kind, p.kind.Cancel = &p.kind, &p.cancel
+	c := &p.cancel
+	c.Namespace, c.Id = namespaceOf(r.Namespace), r.Id
+	c.ExpectedRevision, c.RequestId = uint64(r.ExpectedRevision), k.requestID(r.RequestId)
+	return &p.command, nil
+}
+
+// requestID is the function of that name, with less allocations.
+func (k *maker) requestID(s string) []byte {
+	if s == "" || k.left <= 1 && cap(k.ids) < len(s) {
+		return requestID(s)
+	}
+	if cap(k.ids)-len(k.ids) < len(s) {
+		k.ids = make([]byte, 0, slabItems*raftfsm.MaxRequestIDBytes/2)
+	}
+	start := len(k.ids)
+	k.ids = append(k.ids, s...)
+	return k.ids[start:len(k.ids):len(k.ids)]
 }
 
 func rescheduleCommand(r *carillonv1.RescheduleRequest, l limits) (*raftfsm.Command, error) {
@@ -75,21 +133,15 @@ func rescheduleCommand(r *carillonv1.RescheduleRequest, l limits) (*raftfsm.Comm
 	}}}, nil
 }
 
-// completing is a Complete command in one piece: acks are the most frequent commands.
-type completing struct {
-	command  raftfsm.Command
-	kind     logv1.Command_Complete
-	complete logv1.Complete
-}
+func completeCommand(t raftfsm.Token) *raftfsm.Command { return complete(&completing{}, t) }
 
-func completeCommand(t raftfsm.Token) *raftfsm.Command {
-	c := &completing{}
-	c.complete.Namespace, c.complete.Id = t.Namespace, t.ID
-	c.complete.Revision, c.complete.Attempt, c.complete.TokenEpoch = t.Revision, t.Attempt, t.Epoch
-	c.complete.HandedMs = t.HandedOut
-	c.kind.Complete = &c.complete
-	c.command.Kind = &c.kind
-	return &c.command
+func complete(p *completing, t raftfsm.Token) *raftfsm.Command {
+	p.command.Kind, p.kind.Complete = &p.kind, &p.complete
+	c := &p.complete
+	c.Namespace, c.Id = t.Namespace, t.ID
+	c.Revision, c.Attempt, c.TokenEpoch = t.Revision, t.Attempt, t.Epoch
+	c.HandedMs = t.HandedOut
+	return &p.command
 }
 
 // retryNow gives a delivery back with the timer's own back-off.
@@ -182,13 +234,49 @@ func pairMap(pairs []raftfsm.Pair) map[string]string {
 }
 
 func scheduleResponse(r raftfsm.Result, shard int) *carillonv1.ScheduleResponse {
-	return &carillonv1.ScheduleResponse{
-		Due: moment(r.Due), Revision: int64(r.Revision), Kept: r.Answer == raftfsm.AnswerKept, Shard: int32(shard),
+	var s scheduled
+	return s.fill(r, shard)
+}
+
+// scheduled is the result of one timer of a batch in one piece, cancelled that of a cancel.
+type (
+	scheduled struct {
+		result   carillonv1.ScheduleResult
+		ok       carillonv1.ScheduleResult_Ok
+		response carillonv1.ScheduleResponse
+		due      timestamppb.Timestamp
 	}
+	cancelled struct {
+		result   carillonv1.CancelResult
+		ok       carillonv1.CancelResult_Ok
+		response carillonv1.CancelResponse
+	}
+)
+
+func (s *scheduled) fill(r raftfsm.Result, shard int) *carillonv1.ScheduleResponse {
+	s.response.Due = &s.due
+	setMoment(&s.response.Due, r.Due)
+	s.response.Revision, s.response.Kept, s.response.Shard = int64(r.Revision), r.Answer == raftfsm.AnswerKept, int32(shard)
+	return &s.response
+}
+
+// accepted is the result of a timer that was accepted.
+func (s *scheduled) accepted(r raftfsm.Result, shard int) *carillonv1.ScheduleResult {
+	s.ok.Ok = s.fill(r, shard)
+	s.result.Outcome = &s.ok
+	return &s.result
 }
 
 func cancelResponse(r raftfsm.Result) *carillonv1.CancelResponse {
 	return &carillonv1.CancelResponse{Outcome: carillonv1.CancelOutcome(r.Answer), Revision: int64(r.Revision)}
+}
+
+// answered is the result of a cancel that has an answer.
+func (c *cancelled) answered(r raftfsm.Result) *carillonv1.CancelResult {
+	c.response.Outcome, c.response.Revision = carillonv1.CancelOutcome(r.Answer), int64(r.Revision)
+	c.ok.Ok = &c.response
+	c.result.Outcome = &c.ok
+	return &c.result
 }
 
 // timerStatus is a timer as clients see it. A dead letter is shown as the timer that it was.

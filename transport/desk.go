@@ -48,6 +48,7 @@ type desk struct {
 // visit is one batch at the desk. Its fields are guarded by desk.mu.
 type visit struct {
 	desk         *desk
+	encoded      int // the size in protobuf, 0 if it came in JSON; set once by the gate
 	items, bytes int
 	turn         bool // it is being decoded
 	inside       bool // it was let in and has not left

@@ -61,6 +61,7 @@ func (s *Server) gate(method string, handler grpc.MethodHandler) grpc.MethodHand
 				return refuse(err)
 			}
 			defer v.leave()
+			v.encoded = raw.data.Len()
 			ctx = context.WithValue(ctx, visitKey{}, v)
 		}
 		resp, err := handler(srv, ctx, raw.decode, interceptor)
@@ -77,6 +78,14 @@ func decoded(ctx context.Context) {
 	if v, ok := ctx.Value(visitKey{}).(*visit); ok {
 		v.endTurn()
 	}
+}
+
+// encodedSize is the size of a batch in protobuf: as it came, or, over HTTP, as it would have come.
+func encodedSize(ctx context.Context, batch interface{ SizeVT() int }) int {
+	if v, ok := ctx.Value(visitKey{}).(*visit); ok && v.encoded > 0 {
+		return v.encoded
+	}
+	return batch.SizeVT()
 }
 
 // maxHeld is how many calls of one method are held at one time for one connection; more are refused at once. What they have sent by then lies

@@ -8,6 +8,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -102,15 +103,31 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, err := readBody(w, r)
 	if err != nil {
-		if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
-			writeStatus(w, http.StatusRequestEntityTooLarge, StatusOf(invalid("body", "more", "at most "+byteCount(maxBodyBytes))))
-		} else {
-			g.refuse(w, invalid("body", show(err.Error()), fmt.Sprintf("a whole body within %v", bodyTimeout)))
-		}
+		code, err := bodyError(err, r.ContentLength, len(body))
+		writeStatus(w, code, StatusOf(err))
 		return
 	}
 	w.Header().Del("Connection")
 	g.serve(w, r.Context(), call, body)
+}
+
+// bodyError says why a body could not be read, of which read bytes were; its header said how long it is, or -1.
+func bodyError(err error, length int64, read int) (int, error) {
+	if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
+		size := "over " + byteCount(maxBodyBytes)
+		if length >= 0 {
+			size = fmt.Sprintf("%d bytes", length)
+		}
+		return http.StatusRequestEntityTooLarge, invalid("body", size, "at most "+byteCount(maxBodyBytes)+" (4 MiB)")
+	}
+	came := "cut off after " + byteCount(read)
+	switch {
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return http.StatusBadRequest, invalid("body", came, fmt.Sprintf("a whole body within %v", bodyTimeout))
+	case length >= 0:
+		return http.StatusBadRequest, invalid("body", came, fmt.Sprintf("a whole body, of %d bytes as its Content-Length says", length))
+	}
+	return http.StatusBadRequest, invalid("body", came, "a whole body, with its end")
 }
 
 // readBody reads the whole body; a client that is slow is cut off.
@@ -152,8 +169,12 @@ func decodeJSON(body []byte, request any) error {
 	if !ok {
 		return errPanic
 	}
+	name := string(message.ProtoReflect().Descriptor().Name())
 	if len(body) == 0 {
-		return nil
+		if message.ProtoReflect().Descriptor().Fields().Len() == 0 { // there is nothing to say
+			return nil
+		}
+		return invalid("body", "(empty)", "a "+name+" in protobuf's JSON, at least {}")
 	}
 	err := protojson.Unmarshal(body, message)
 	if err == nil {
@@ -162,7 +183,7 @@ func decodeJSON(body []byte, request any) error {
 	if twice := checkOneofs(body, message.ProtoReflect().Descriptor()); twice != nil {
 		return twice
 	}
-	return invalid("body", "JSON of "+byteCount(len(body)), "a "+string(message.ProtoReflect().Descriptor().Name())+" in protobuf's JSON: "+cutText(err.Error(), maxStatusBytes/2))
+	return invalid("body", "JSON of "+byteCount(len(body)), "a "+name+" in protobuf's JSON: "+cutText(err.Error(), maxStatusBytes/2))
 }
 
 // checkOneofs finds a place where two fields are given of which only one may be set, and names what they are alternatives for

@@ -40,11 +40,11 @@ func (t *timers) Schedule(ctx context.Context, r *carillonv1.ScheduleRequest) (*
 }
 
 func (t *timers) ScheduleBatch(ctx context.Context, r *carillonv1.ScheduleBatchRequest) (*carillonv1.ScheduleBatchResponse, error) {
-	if err := checkScheduleBatch(r); err != nil {
+	if err := checkScheduleBatch(r, encodedSize(ctx, r)); err != nil {
 		return nil, err
 	}
-	l := t.limits()
-	command := func(i int) (*raftfsm.Command, error) { return scheduleCommand(r.Items[i], l) }
+	k := maker{limits: t.limits(), left: len(r.Items)}
+	command := func(i int) (*raftfsm.Command, error) { return k.schedule(r.Items[i]) }
 	if r.Atomic {
 		return t.scheduleAll(ctx, r, command)
 	}
@@ -53,14 +53,15 @@ func (t *timers) ScheduleBatch(ctx context.Context, r *carillonv1.ScheduleBatchR
 		return nil, err
 	}
 	results := make([]*carillonv1.ScheduleResult, len(outcomes))
-	for i, o := range outcomes {
+	var slab []scheduled
+	for i := range outcomes {
+		o := &outcomes[i]
 		if o.Err != nil {
 			results[i] = &carillonv1.ScheduleResult{Outcome: &carillonv1.ScheduleResult_Error{Error: itemErrorOf(o.Err)}}
 			continue
 		}
 		timer := r.Items[i].Timer
-		ok := scheduleResponse(o.Result, t.shardOf(timer.Namespace, timer.Id))
-		results[i] = &carillonv1.ScheduleResult{Outcome: &carillonv1.ScheduleResult_Ok{Ok: ok}}
+		results[i] = piece(&slab, len(outcomes)-i).accepted(o.Result, t.shardOf(timer.Namespace, timer.Id))
 	}
 	return &carillonv1.ScheduleBatchResponse{Results: results}, nil
 }
@@ -80,8 +81,7 @@ func (t *timers) scheduleAll(ctx context.Context, r *carillonv1.ScheduleBatchReq
 	resp := &carillonv1.ScheduleBatchResponse{}
 	for i, result := range results {
 		timer := r.Items[i].Timer
-		ok := scheduleResponse(result, t.shardOf(timer.Namespace, timer.Id))
-		resp.Results = append(resp.Results, &carillonv1.ScheduleResult{Outcome: &carillonv1.ScheduleResult_Ok{Ok: ok}})
+		resp.Results = append(resp.Results, new(scheduled).accepted(result, t.shardOf(timer.Namespace, timer.Id)))
 	}
 	return resp, nil
 }
@@ -161,10 +161,11 @@ func (t *timers) Cancel(ctx context.Context, r *carillonv1.CancelRequest) (*cari
 }
 
 func (t *timers) CancelBatch(ctx context.Context, r *carillonv1.CancelBatchRequest) (*carillonv1.CancelBatchResponse, error) {
-	if err := checkCancelBatch(r); err != nil {
+	if err := checkCancelBatch(r, encodedSize(ctx, r)); err != nil {
 		return nil, err
 	}
-	command := func(i int) (*raftfsm.Command, error) { return cancelCommand(r.Items[i]) }
+	k := maker{left: len(r.Items)}
+	command := func(i int) (*raftfsm.Command, error) { return k.cancel(r.Items[i]) }
 	if r.Atomic {
 		return t.cancelAll(ctx, r, command)
 	}
@@ -173,12 +174,14 @@ func (t *timers) CancelBatch(ctx context.Context, r *carillonv1.CancelBatchReque
 		return nil, err
 	}
 	results := make([]*carillonv1.CancelResult, len(outcomes))
-	for i, o := range outcomes {
+	var slab []cancelled
+	for i := range outcomes {
+		o := &outcomes[i]
 		if o.Err != nil {
 			results[i] = &carillonv1.CancelResult{Outcome: &carillonv1.CancelResult_Error{Error: itemErrorOf(o.Err)}}
 			continue
 		}
-		results[i] = &carillonv1.CancelResult{Outcome: &carillonv1.CancelResult_Ok{Ok: cancelResponse(o.Result)}}
+		results[i] = piece(&slab, len(outcomes)-i).answered(o.Result)
 	}
 	return &carillonv1.CancelBatchResponse{Results: results}, nil
 }
@@ -195,7 +198,7 @@ func (t *timers) cancelAll(ctx context.Context, r *carillonv1.CancelBatchRequest
 	}
 	resp := &carillonv1.CancelBatchResponse{}
 	for _, result := range results {
-		resp.Results = append(resp.Results, &carillonv1.CancelResult{Outcome: &carillonv1.CancelResult_Ok{Ok: cancelResponse(result)}})
+		resp.Results = append(resp.Results, new(cancelled).answered(result))
 	}
 	return resp, nil
 }

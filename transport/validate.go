@@ -56,18 +56,18 @@ func checkWhen(due, delay bool) error {
 	return nil
 }
 
-func checkScheduleBatch(r *carillonv1.ScheduleBatchRequest) error {
+func checkScheduleBatch(r *carillonv1.ScheduleBatchRequest, size int) error {
 	if err := known("ScheduleBatchRequest", r); err != nil {
 		return err
 	}
-	return checkBatch("items", len(r.Items), r.SizeVT())
+	return checkBatch("items", len(r.Items), size)
 }
 
-func checkCancelBatch(r *carillonv1.CancelBatchRequest) error {
+func checkCancelBatch(r *carillonv1.CancelBatchRequest, size int) error {
 	if err := known("CancelBatchRequest", r); err != nil {
 		return err
 	}
-	return checkBatch("items", len(r.Items), r.SizeVT())
+	return checkBatch("items", len(r.Items), size)
 }
 
 func checkBatch(field string, items, bytes int) error {
@@ -75,10 +75,13 @@ func checkBatch(field string, items, bytes int) error {
 		return invalid(field, fmt.Sprintf("%d items", items), fmt.Sprintf("at most %d items", raftfsm.MaxBatchItems))
 	}
 	if bytes > raftfsm.MaxBatchBytes {
-		return invalid(field, byteCount(bytes), "at most "+byteCount(raftfsm.MaxBatchBytes)+" (1 MiB)")
+		return invalid(field, byteCount(bytes), batchLimit)
 	}
 	return nil
 }
+
+// batchLimit is what the bytes of a batch may be.
+var batchLimit = "at most " + byteCount(raftfsm.MaxBatchBytes) + " (1 MiB)"
 
 func checkGet(r *carillonv1.GetRequest) error {
 	if err := known("GetRequest", r); err != nil {

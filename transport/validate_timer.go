@@ -30,9 +30,14 @@ func readTimer(t *carillonv1.Timer, l limits) (wish, error) {
 	if w.retry, err = retryPolicy(t.Retry); err != nil {
 		return w, err
 	}
-	extra := &logv1.Extra{AtMostOnce: t.Guarantee == carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE}
-	if w.queue, extra.Webhook, err = readTarget(t, l); err != nil {
+	queue, webhook, err := readTarget(t, l)
+	if err != nil {
 		return w, err
+	}
+	w.queue = queue
+	var extra *logv1.Extra // most timers have nothing of it
+	if t.Guarantee == carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE || webhook != "" || t.Repeat != nil || t.Window != nil || t.Expiry != nil {
+		extra = &logv1.Extra{AtMostOnce: t.Guarantee == carillonv1.Guarantee_GUARANTEE_AT_MOST_ONCE, Webhook: webhook}
 	}
 	earliest, err := w.readWhen(t, extra, l)
 	if err != nil {
@@ -51,7 +56,7 @@ func readTimer(t *carillonv1.Timer, l limits) (wish, error) {
 			return w, err
 		}
 	}
-	if extra.SizeVT() > 0 {
+	if extra != nil && extra.SizeVT() > 0 {
 		w.extra = extra
 	}
 	return w, nil
@@ -83,7 +88,7 @@ func checkTimer(t *carillonv1.Timer, l limits) error {
 	return nil
 }
 
-// readWhen reads due time, delay and repeat. It returns the due time as far as this node can say, Unix milliseconds.
+// readWhen reads due time, delay and repeat; extra is set if there is one. It returns the due time as far as this node can say, Unix milliseconds.
 func (w *wish) readWhen(t *carillonv1.Timer, extra *logv1.Extra, l limits) (earliest int64, err error) {
 	w.isDelay = t.GetDelay() != nil
 	w.first = t.Repeat != nil && t.When == nil
@@ -180,17 +185,24 @@ func checkAttributes(t *carillonv1.Timer) error {
 // maxAttempts is the highest limit of attempts.
 const maxAttempts = 1_000_000
 
-// retryPolicy checks a policy and fills in the defaults.
-func retryPolicy(r *carillonv1.RetryPolicy) (*logv1.RetryPolicy, error) {
-	p := &logv1.RetryPolicy{
+// defaultRetry is the policy of all timers that have none of their own; nobody writes to it.
+var defaultRetry = newRetry()
+
+func newRetry() *logv1.RetryPolicy {
+	return &logv1.RetryPolicy{
 		LeaseMs:          raftfsm.DefaultLeaseMillis,
 		InitialBackoffMs: raftfsm.DefaultInitialBackoffMillis,
 		MaxBackoffMs:     raftfsm.DefaultMaxBackoffMillis,
 		Multiplier:       raftfsm.DefaultMultiplier,
 	}
+}
+
+// retryPolicy checks a policy and fills in the defaults.
+func retryPolicy(r *carillonv1.RetryPolicy) (*logv1.RetryPolicy, error) {
 	if r == nil {
-		return p, nil
+		return defaultRetry, nil
 	}
+	p := newRetry()
 	if err := known("RetryPolicy", r); err != nil {
 		return nil, err
 	}
