@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +30,8 @@ const (
 	cleanLimit = 30 * time.Second
 	// benchMax bounds --count, --burst and --drain.
 	benchMax = 10_000_000
+	// benchPayloadMax is the largest payload that a node takes.
+	benchPayloadMax = 64 << 10
 	// benchIDDigits is how many digits the number of a timer has; with the prefix an ID has 24 bytes.
 	benchIDDigits = 9
 )
@@ -79,7 +80,7 @@ func (b *benchFlags) flags(f *pflag.FlagSet) {
 	f.SortFlags = false
 	f.IntVar(&b.callers, "callers", b.callers, "how many callers at once, each waiting for its answer, 1 to 10,000")
 	f.IntVar(&b.batch, "batch", b.batch, "how many timers a call has, 1 to 1,000")
-	f.IntVar(&b.size, "payload", 100, "the payload's `bytes`, 0 to 524,288")
+	f.IntVar(&b.size, "payload", 100, "the payload's `bytes`, 0 to 65,536")
 	f.Int64Var(&b.count, "count", b.count, "at most this `number` of timers; 0 means no limit but --duration")
 	f.DurationVar(&b.duration, "duration", b.duration, "put the load on for at most this `time`, up to 1h")
 	f.Float64Var(&b.rate, "rate", b.rate, "how many `timers` a second; 0 means as fast as the callers can")
@@ -95,8 +96,8 @@ func (b *benchFlags) check() error {
 		return usagef("--callers %d is not valid: 1 to 10,000", b.callers)
 	case b.batch < 1 || b.batch > 1000:
 		return usagef("--batch %d is not valid: 1 to 1,000", b.batch)
-	case b.size < 0 || b.size > 512<<10:
-		return usagef("--payload %d is not valid: 0 to 524,288", b.size)
+	case b.size < 0 || b.size > benchPayloadMax:
+		return usagef("--payload %d is not valid: 0 to %s", b.size, thousands(benchPayloadMax))
 	case b.count < 0 || b.count > benchMax:
 		return usagef("--count %d is not valid: 0 to %s", b.count, thousands(benchMax))
 	case b.duration <= 0 || b.duration > time.Hour:
@@ -124,6 +125,7 @@ type bench struct {
 	prefix   string // of the IDs
 	queue    string
 	payload  []byte
+	timers   sync.Pool // of *[]client.Timer, of calls that have ended
 
 	mu    sync.Mutex
 	first error // guarded by mu
@@ -162,7 +164,15 @@ func benchPayload(size int) []byte {
 }
 
 // id names the timer with the number i.
-func (b *bench) id(i int64) string { return fmt.Sprintf("%s%0*d", b.prefix, benchIDDigits, i) }
+func (b *bench) id(i int64) string {
+	var buffer, digits [64]byte
+	number := strconv.AppendInt(digits[:0], i, 10)
+	id := append(buffer[:0], b.prefix...)
+	for range benchIDDigits - len(number) {
+		id = append(id, '0')
+	}
+	return string(append(id, number...))
+}
 
 // number is that of an ID of this run.
 func (b *bench) number(id string) (int64, bool) {
@@ -203,7 +213,13 @@ func (b *bench) schedule(ctx context.Context, first, n int64, due func(i int64) 
 		}
 		return 0
 	}
-	timers := make([]client.Timer, n)
+	kept, _ := b.timers.Get().(*[]client.Timer)
+	if kept == nil || int64(cap(*kept)) < n {
+		fresh := make([]client.Timer, n)
+		kept = &fresh
+	}
+	defer b.timers.Put(kept)
+	timers := (*kept)[:n]
 	for k := range timers {
 		i := first + int64(k)
 		timers[k] = b.timer(i, due(i))

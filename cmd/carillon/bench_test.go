@@ -221,6 +221,10 @@ func TestBenchFlags(t *testing.T) {
 		{"bench schedule --callers 0", "--callers 0 is not valid: 1 to 10,000"},
 		{"bench schedule --batch 1001", "--batch 1001 is not valid: 1 to 1,000"},
 		{"bench schedule --payload -1", "--payload -1 is not valid"},
+		{"bench fire --payload 65537", "--payload 65537 is not valid: 0 to 65,536"},
+		{"bench schedule --callers x", `--callers "x" is not valid: a whole number (how many callers at once`},
+		{"bench schedule --duration 5", `--duration "5" is not valid: a time such as 300ms, 5s or 1h (`},
+		{"bench schedule --rate fast", `--rate "fast" is not valid: a number (`},
 		{"bench schedule --count 10000001", "--count 10000001 is not valid: 0 to 10,000,000"},
 		{"bench schedule --duration 2h", "--duration 2h0m0s is not valid"},
 		{"bench schedule --rate NaN", "--rate NaN is not valid"},
@@ -303,5 +307,19 @@ func TestBenchInterrupted(t *testing.T) {
 	}
 	if r := carillon(t, "", "list", "-o", "json"); r.out != "[]\n" {
 		t.Errorf("timers are left: %v", r)
+	}
+}
+
+// The number of an ID comes back from it, in the order of the numbers as long as they have nine digits.
+func TestBenchIDs(t *testing.T) {
+	t.Parallel()
+	b := &bench{prefix: "bench-abcdefgh/"}
+	for i, want := range map[int64]string{
+		0: "bench-abcdefgh/000000000", 42: "bench-abcdefgh/000000042", 999_999_999: "bench-abcdefgh/999999999", 1_000_000_000: "bench-abcdefgh/1000000000",
+	} {
+		n, ok := b.number(b.id(i))
+		if id := b.id(i); id != want || n != i || !ok {
+			t.Errorf("%d: %s, and back %d %v", i, id, n, ok)
+		}
 	}
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/carillon-timers/carillon/client"
 )
@@ -29,6 +31,26 @@ func (e *usageError) Unwrap() error { return e.err }
 
 func usagef(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// valueError names the flag, the value and what it takes, where the parser would show a function's name.
+func valueError(err error) error {
+	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return &usageError{err}
+	}
+	flag := invalid.GetFlag()
+	takes, ok := valueKinds[flag.Value.Type()]
+	if !ok {
+		return usagef("--%s %q is not valid: %w", flag.Name, invalid.GetValue(), errors.Unwrap(invalid))
+	}
+	return usagef("--%s %q is not valid: %s (%s)", flag.Name, invalid.GetValue(), takes, strings.ReplaceAll(flag.Usage, "`", ""))
+}
+
+// valueKinds say what the flags of these types take; others have words of their own.
+var valueKinds = map[string]string{
+	"int": "a whole number", "int64": "a whole number", "int32": "a whole number", "uint32": "a whole number from 0 on", "uint64": "a whole number from 0 on",
+	"float64": "a number", "bool": "true or false", "duration": "a time such as 300ms, 5s or 1h",
 }
 
 // errSilent is wrapped by errors that have been told on standard output.

@@ -82,7 +82,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not found, 4 unavailable.`,
 		SilenceUsage:  true,
 	}
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return &usageError{err} })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return valueError(err) })
 	root.AddGroup(
 		&cobra.Group{ID: "run", Title: "Run a cluster:"},
 		&cobra.Group{ID: "timers", Title: "Use timers:"},

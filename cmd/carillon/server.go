@@ -93,7 +93,7 @@ come later for it.`,
 }
 
 // logStoreUsage describes --log-store of server and dev.
-const logStoreUsage = "how the Raft logs are kept: `segment` (one log for all shards) or bolt (a file per shard); fixed when the folder is made, " +
+const logStoreUsage = "how the Raft logs are kept, a `kind`: segment (one log for all shards) or bolt (a file per shard); fixed when the folder is made, " +
 	"segment in a new one"
 
 func serverFlags(f *pflag.FlagSet, c *node.Config) {
