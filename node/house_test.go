@@ -40,7 +40,7 @@ var mayImport = map[string][]string{
 	"wheel/mpsc":               {},
 	"proto/carillon/v1":        {},
 	"proto/carillonlog/v1":     {},
-	"proto/codec":              {},
+	"proto/codec":              {"proto/carillon/v1"},
 	"jepsen-lite":              {"client", "jepsen-lite/local"},
 	"jepsen-lite/local":        {},
 	"jepsen-lite/benchcluster": {"client", "jepsen-lite/local", "proto/carillon/v1"}, // a flood is raw calls: the SDK would hold back
