@@ -1,6 +1,7 @@
 package segment
 
 import (
+	"sort"
 	"sync"
 
 	"github.com/hashicorp/raft"
@@ -12,43 +13,46 @@ type cache struct {
 	limit int
 
 	mu    sync.Mutex
-	bytes int               // guarded by mu
-	found map[ref]*raft.Log // guarded by mu
-	order []ref             // guarded by mu; from head on, oldest first
-	head  int               // guarded by mu
+	bytes int      // guarded by mu
+	kept  []cached // guarded by mu; from head on, in the order of their places, which is that of their writing
+	head  int      // guarded by mu
 }
 
-func newCache(limit int) *cache { return &cache{limit: limit, found: map[ref]*raft.Log{}} }
+type cached struct {
+	at    ref
+	entry raft.Log
+}
 
-// put keeps a copy of the entry; its data is shared, and nobody changes it.
+func newCache(limit int) *cache { return &cache{limit: limit} }
+
+// put keeps a copy of the entry, which lies behind all that were put before; its data is shared, and nobody changes it.
 func (c *cache) put(at ref, e *raft.Log) {
 	if int(at.length) > c.limit {
 		return
 	}
-	kept := *e
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.found[at] = &kept
-	c.order = append(c.order, at)
 	c.bytes += int(at.length)
-	for c.bytes > c.limit {
-		oldest := c.order[c.head]
-		delete(c.found, oldest)
-		c.bytes -= int(oldest.length)
-		c.head++
+	for ; c.bytes > c.limit; c.head++ {
+		c.bytes -= int(c.kept[c.head].at.length)
+		c.kept[c.head].entry = raft.Log{}
 	}
-	if c.head > len(c.order)/2 {
-		c.order = append(c.order[:0], c.order[c.head:]...)
+	if c.head > len(c.kept)/2 {
+		c.kept = append(c.kept[:0], c.kept[c.head:]...)
+		clear(c.kept[len(c.kept):cap(c.kept)])
 		c.head = 0
 	}
+	c.kept = append(c.kept, cached{at, *e})
 }
 
 func (c *cache) get(at ref, e *raft.Log) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kept, ok := c.found[at]
-	if ok {
-		*e = *kept
+	kept := c.kept[c.head:]
+	i := sort.Search(len(kept), func(i int) bool { return !kept[i].at.before(at) })
+	if i == len(kept) || kept[i].at != at {
+		return false
 	}
-	return ok
+	*e = kept[i].entry
+	return true
 }

@@ -124,39 +124,44 @@ func (c *crashes) step(l *Log) {
 
 var moreCrashes = flag.Int("crashes", 1, "how many times more crashes TestCrash makes")
 
-// A crash at any write or flush leaves what was answered, and of what was not, all or nothing.
+// A crash at any write or flush leaves what was answered, and of what was not, all or nothing: whether sectors are written or
+// the pages around them.
 func TestCrash(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(3 * *moreCrashes) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			quiet := time.Hour
-			if seed%2 == 0 {
-				quiet = time.Nanosecond // a mark after each batch
-			}
-			fs := newMemFS()
-			c := &crashes{
-				t: t, calls: rand.New(rand.NewPCG(seed, 2)), rnd: rand.New(rand.NewPCG(seed, 3)), fs: fs, limit: 6 * *moreCrashes,
-				o: Options{SegmentBytes: 6 << 10, CacheBytes: 1, MoveBytes: 1 << 10, Slack: 1, QuietAfter: quiet, Logger: quietly},
-			}
-			for range 2 {
-				c.answered, c.asked = append(c.answered, newModel()), append(c.asked, newModel())
-			}
-			fs.crashed = c.crash
-			o := c.o
-			o.fs = fs
-			l, err := Open("", o)
-			if err != nil {
-				t.Fatal(err)
-			}
-			r := start(l)
-			for i := 0; i < 16 && !t.Failed(); i++ {
-				c.step(r.Log)
-			}
-			if err := r.stop(); err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("%d images, %d of them deep; %+v", c.images, c.deep, l.Stats())
-		})
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { crashAll(t, seed, false) })
+		t.Run(fmt.Sprint("pages", seed), func(t *testing.T) { crashAll(t, seed, true) })
 	}
+}
+
+func crashAll(t *testing.T, seed uint64, pages bool) {
+	t.Parallel()
+	quiet := time.Hour
+	if seed%2 == 0 {
+		quiet = time.Nanosecond // a mark after each batch
+	}
+	fs := newMemFS()
+	fs.pages = pages
+	c := &crashes{
+		t: t, calls: rand.New(rand.NewPCG(seed, 2)), rnd: rand.New(rand.NewPCG(seed, 3)), fs: fs, limit: 6 * *moreCrashes,
+		o: Options{SegmentBytes: 6 << 10, CacheBytes: 1, MoveBytes: 1 << 10, Slack: 1, QuietAfter: quiet, Logger: quietly},
+	}
+	for range 2 {
+		c.answered, c.asked = append(c.answered, newModel()), append(c.asked, newModel())
+	}
+	fs.crashed = c.crash
+	o := c.o
+	o.fs = fs
+	l, err := Open("", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(l)
+	for i := 0; i < 16 && !t.Failed(); i++ {
+		c.step(r.Log)
+	}
+	if err := r.stop(); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d images, %d of them deep; %+v", c.images, c.deep, l.Stats())
 }

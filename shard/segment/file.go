@@ -53,7 +53,7 @@ type segmentFile struct {
 //
 //	0 magic  8 version  12 number  16 size  24 first batch  32 salt  48 checksum
 func (s *segmentFile) header(salt [16]byte) []byte {
-	b := make([]byte, sector)
+	b := aligned(sector)
 	copy(b, segmentMagic)
 	binary.LittleEndian.PutUint32(b[8:], version)
 	binary.LittleEndian.PutUint32(b[12:], s.number)

@@ -6,10 +6,14 @@ import (
 	"path/filepath"
 )
 
-// file is an open file of the log. Sync brings what was written to the disk, not its times.
+// file is an open file of the log.
 type file interface {
 	ReadAt(b []byte, at int64) (int, error)
+	// WriteAt and WriteSync write whole sectors of a segment. Behind them, as far as the page goes that the last is in,
+	// there may be zeros then. WriteSync brings them to the disk, too; it fails in one or the other.
 	WriteAt(b []byte, at int64) (int, error)
+	WriteSync(b []byte, at int64) error
+	// Sync brings what was written to the disk, not its times.
 	Sync() error
 	Size() (int64, error)
 	Close() error
@@ -57,20 +61,29 @@ func (d folder) List() ([]string, error) {
 	return names, err
 }
 
-func (d folder) Open(name string) (file, error) {
-	f, err := os.OpenFile(d.path(name), os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	return osFile{f}, nil
-}
+func (d folder) Open(name string) (file, error) { return d.open(name, os.O_RDWR) }
 
 func (d folder) Create(name string) (file, error) {
-	f, err := os.OpenFile(d.path(name), os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o600)
+	return d.open(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
+}
+
+func (d folder) open(name string, flag int) (file, error) {
+	f, err := os.OpenFile(d.path(name), flag, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	return osFile{f}, nil
+	all := &osFile{File: f}
+	if name == ManifestFile || name == freshFile {
+		return all, nil
+	}
+	size, err := all.Size()
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if direct, err := openRaw(d.path(name)); err == nil {
+		all.pages = &pageWriter{raw: direct, read: f.ReadAt, size: size, tail: aligned(page)}
+	}
+	return all, nil
 }
 
 func (d folder) Rename(from, to string) error { return os.Rename(d.path(from), d.path(to)) }
@@ -79,9 +92,53 @@ func (d folder) Remove(name string) error { return os.Remove(d.path(name)) }
 
 func (d folder) SyncDir() error { return syncFolder(string(d)) }
 
-type osFile struct{ *os.File }
+// osFile reads through the page cache. A segment is written past it, in whole pages, where the system does that; then no write
+// goes through the cache, for the two do not go together.
+type osFile struct {
+	*os.File
+	// pages is nil if writes go through the cache. Touched by who writes.
+	pages *pageWriter
+}
 
-func (f osFile) Size() (int64, error) {
+// refusedError says that a file cannot be written past the page cache.
+type refusedError struct{ cause error }
+
+func (e *refusedError) Error() string { return "write past the page cache: " + e.cause.Error() }
+
+func (e *refusedError) Unwrap() error { return e.cause }
+
+// direct writes past the page cache; false if that cannot be, and nothing was written.
+func (f *osFile) direct(b []byte, at int64, flush bool) (bool, error) {
+	if f.pages == nil {
+		return false, nil
+	}
+	err := f.pages.write(b, at, flush)
+	if refused := new(refusedError); !errors.As(err, &refused) {
+		return true, err
+	}
+	err = f.pages.raw.Close()
+	f.pages = nil
+	return err != nil, err
+}
+
+func (f *osFile) WriteAt(b []byte, at int64) (int, error) {
+	if done, err := f.direct(b, at, false); done {
+		return len(b), err
+	}
+	return f.File.WriteAt(b, at)
+}
+
+func (f *osFile) WriteSync(b []byte, at int64) error {
+	if done, err := f.direct(b, at, true); done {
+		return err
+	}
+	if _, err := f.File.WriteAt(b, at); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+func (f *osFile) Size() (int64, error) {
 	info, err := f.Stat()
 	if err != nil {
 		return 0, err
@@ -89,4 +146,12 @@ func (f osFile) Size() (int64, error) {
 	return info.Size(), nil
 }
 
-func (f osFile) Sync() error { return dataSync(f.File) }
+func (f *osFile) Sync() error { return dataSync(f.File) }
+
+func (f *osFile) Close() error {
+	err := f.File.Close()
+	if f.pages != nil {
+		err = errors.Join(err, f.pages.raw.Close())
+	}
+	return err
+}

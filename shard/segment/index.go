@@ -5,6 +5,11 @@ import "sort"
 // ref is where a record lies: the number of its segment, its offset and its whole length.
 type ref struct{ segment, offset, length uint32 }
 
+// before says that r was written before another.
+func (r ref) before(other ref) bool {
+	return r.segment < other.segment || r.segment == other.segment && r.offset < other.offset
+}
+
 // run are entries with indexes in a row.
 type run struct {
 	first uint64

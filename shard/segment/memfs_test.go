@@ -23,6 +23,8 @@ type memFS struct {
 	fault func(op, name string) error
 	// crashed is called after each operation, with mu held.
 	crashed func()
+	// pages says that segments are written in whole pages: the sectors before again, and zeros behind. Set before sharing.
+	pages bool
 }
 
 type memFile struct {
@@ -131,6 +133,15 @@ func (f *memFile) WriteAt(b []byte, at int64) (int, error) {
 	if err := f.fs.try("write", ""); err != nil {
 		return 0, err
 	}
+	n := len(b)
+	if f.fs.pages && at%sector == 0 && len(b)%sector == 0 {
+		head := at % page
+		b = slices.Concat(f.data[at-head:at], b)
+		at -= head
+		if end := at + int64(len(b)); end < int64(len(f.data)) {
+			b = append(b, make([]byte, min(pages(end), int64(len(f.data)))-end)...)
+		}
+	}
 	if grown := int(at) + len(b); grown > len(f.data) {
 		f.data = append(f.data, make([]byte, grown-len(f.data))...)
 	}
@@ -139,7 +150,7 @@ func (f *memFile) WriteAt(b []byte, at int64) (int, error) {
 		f.pending[s] = append(f.pending[s], slices.Clone(f.data[s*sector:min((s+1)*sector, len(f.data))]))
 	}
 	f.fs.done()
-	return len(b), nil
+	return n, nil
 }
 
 func (f *memFile) Sync() error {
@@ -153,6 +164,13 @@ func (f *memFile) Sync() error {
 	f.pending = map[int][][]byte{}
 	f.fs.done()
 	return nil
+}
+
+func (f *memFile) WriteSync(b []byte, at int64) error {
+	if _, err := f.WriteAt(b, at); err != nil {
+		return err
+	}
+	return f.Sync()
 }
 
 func (f *memFile) Size() (int64, error) {
@@ -173,6 +191,7 @@ func (m *memFS) image(choose func(n int) int) *memFS {
 		}
 	}
 	after := newMemFS()
+	after.pages = m.pages
 	for _, name := range slices.Sorted(maps.Keys(disk)) {
 		after.put(name, disk[name].image(choose))
 	}

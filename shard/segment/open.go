@@ -144,14 +144,11 @@ func (l *Log) scan() error {
 // was torn.
 func (l *Log) settle(last int64) error {
 	if last > 0 {
-		b := make([]byte, last)
+		b := aligned(int(last))
 		if _, err := l.newest.ReadAt(b, l.at-last); err != nil {
 			return l.newest.unreadable(err)
 		}
-		if _, err := l.newest.WriteAt(b, l.at-last); err != nil {
-			return err
-		}
-		if err := l.newest.Sync(); err != nil {
+		if err := l.newest.WriteSync(b, l.at-last); err != nil {
 			return err
 		}
 	}

@@ -92,6 +92,21 @@ func stamp(b []byte, sequence uint64) {
 // lengthOf is the whole length of the record at the start of b, which this process has made.
 func lengthOf(b []byte) int { return size(int(binary.LittleEndian.Uint32(b[8:]))) }
 
+// headerOf is the header at the start of b, unchecked.
+func headerOf(b []byte) record {
+	return record{
+		sum: binary.LittleEndian.Uint32(b[4:]), length: binary.LittleEndian.Uint32(b[8:]), group: binary.LittleEndian.Uint32(b[12:]),
+		sequence: binary.LittleEndian.Uint64(b[16:]), kind: kind(b[24]), raft: raft.LogType(b[25]), split: binary.LittleEndian.Uint32(b[28:]),
+		index: binary.LittleEndian.Uint64(b[32:]), term: binary.LittleEndian.Uint64(b[40:]),
+		seconds: int64(binary.LittleEndian.Uint64(b[48:])), nanos: binary.LittleEndian.Uint32(b[56:]),
+	}
+}
+
+// body is what follows the header in b.
+func (r *record) body(b []byte) []byte {
+	return b[recordHeader : recordHeader+int(r.length) : recordHeader+int(r.length)]
+}
+
 var (
 	errHeader = errors.New("the header of a record has a wrong checksum")
 	errBody   = errors.New("the body of a record has a wrong checksum")
@@ -102,12 +117,7 @@ func readRecord(b []byte) (r record, body []byte, err error) {
 	if len(b) < recordHeader || crc32.Checksum(b[4:recordHeader], castagnoli) != binary.LittleEndian.Uint32(b) {
 		return record{}, nil, errHeader
 	}
-	r = record{
-		sum: binary.LittleEndian.Uint32(b[4:]), length: binary.LittleEndian.Uint32(b[8:]), group: binary.LittleEndian.Uint32(b[12:]),
-		sequence: binary.LittleEndian.Uint64(b[16:]), kind: kind(b[24]), raft: raft.LogType(b[25]), split: binary.LittleEndian.Uint32(b[28:]),
-		index: binary.LittleEndian.Uint64(b[32:]), term: binary.LittleEndian.Uint64(b[40:]),
-		seconds: int64(binary.LittleEndian.Uint64(b[48:])), nanos: binary.LittleEndian.Uint32(b[56:]),
-	}
+	r = headerOf(b)
 	switch {
 	case int64(r.length) > int64(len(b)-recordHeader) || r.size() > len(b):
 		return record{}, nil, fmt.Errorf("a record of %d bytes in %d", r.length, len(b))
@@ -116,7 +126,7 @@ func readRecord(b []byte) (r record, body []byte, err error) {
 	case r.split > r.length || r.kind < kindEntry || r.kind > kindForget:
 		return record{}, nil, fmt.Errorf("a record of kind %d, split at %d of %d", r.kind, r.split, r.length)
 	}
-	body = b[recordHeader : recordHeader+int(r.length) : recordHeader+int(r.length)]
+	body = r.body(b)
 	if crc32.Checksum(body, castagnoli) != r.sum {
 		return r, nil, errBody
 	}

@@ -116,7 +116,7 @@ func fill(ctx context.Context, fs fileSystem, size int64) (file, error) {
 	if err != nil {
 		return nil, err
 	}
-	zeros := make([]byte, min(fillBytes, size))
+	zeros := aligned(int(min(fillBytes, size)))
 	for at := int64(0); at < size && err == nil; at += int64(len(zeros)) {
 		if _, err = f.WriteAt(zeros[:min(int64(len(zeros)), size-at)], at); err == nil {
 			err = f.Sync()
@@ -138,10 +138,7 @@ func adopt(fs fileSystem, f file, number uint32, first uint64, size int64) (*seg
 	if _, err := rand.Read(salt[:]); err != nil {
 		return nil, err
 	}
-	if _, err := f.WriteAt(s.header(salt), 0); err != nil {
-		return nil, err
-	}
-	if err := f.Sync(); err != nil {
+	if err := f.WriteSync(s.header(salt), 0); err != nil {
 		return nil, err
 	}
 	if err := fs.Rename(spareFile, segmentName(number)); err != nil {

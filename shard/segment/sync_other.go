@@ -2,6 +2,11 @@
 
 package segment
 
-import "os"
+import (
+	"errors"
+	"os"
+)
 
 func dataSync(f *os.File) error { return f.Sync() }
+
+func openRaw(string) (raw, error) { return nil, errors.ErrUnsupported }
