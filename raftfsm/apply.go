@@ -11,8 +11,9 @@ func (f *FSM) Apply(index uint64, data []byte) (Applied, error) {
 	if f.poison != nil {
 		return Applied{}, f.poison
 	}
-	e := &f.in
-	defer e.reset()
+	r := f.takeRoom()
+	defer f.leaveRoom(r)
+	e := &r.in
 	if err := e.read(data); err != nil {
 		return Applied{}, f.fail("apply entry %d: %w", index, err)
 	}
@@ -56,46 +57,6 @@ func (f *FSM) applyEntry(index uint64, e *entry) Applied {
 	return a
 }
 
-// readAhead finds the places of all timers in the indexes and loads what lies there. The loops that load are short, so that the
-// processor waits for many cache lines at once; one command after the other, it would wait for each. Called with mu held.
-func (f *FSM) readAhead(e *entry) {
-	s, sum, cmds := f.s, uint64(0), e.commands
-	for i := range cmds {
-		c := &cmds[i]
-		c.hash = s.hash(c.namespace, c.id)
-	}
-	for i := range cmds {
-		sum += s.byKey.touch(cmds[i].hash)
-	}
-	sum += f.readRequestsAhead(cmds)
-	if s.finished.live > 0 {
-		for i := range cmds {
-			sum += s.byFinished.touch(cmds[i].hash)
-		}
-	}
-	for i := range cmds {
-		c := &cmds[i]
-		c.guess, c.guessed = s.byKey.guess(c.hash)
-		c.hint.leaf = s.order.leafOf(c.namespace, c.id)
-	}
-	for i := range cmds {
-		if sum += cmds[i].hint.touch(); cmds[i].kind != kindSchedule {
-			sum += cmds[i].hint.touchAll()
-		}
-	}
-	for i := range cmds {
-		if c := &cmds[i]; c.guessed {
-			sum += uint64(s.table.where(c.guess))
-		}
-	}
-	for i := range cmds {
-		if c := &cmds[i]; c.guessed {
-			sum += s.table.touch(s.table.where(c.guess))
-		}
-	}
-	f.touched = sum
-}
-
 // applyCommand applies one command.
 func (f *FSM) applyCommand(e *entry, c *command) Result {
 	switch c.kind {
@@ -109,7 +70,6 @@ func (f *FSM) applyCommand(e *entry, c *command) Result {
 		return f.atomic(e, c)
 	}
 	t := f.s.findHash(c.namespace, c.id, c.hash)
-	t.hint = c.hint
 	lifted := f.lead.lift(e.epoch, c.hold, &t)
 	var r Result
 	switch c.kind {

@@ -270,24 +270,18 @@ func (l *leadership) check(s *state) error {
 }
 
 func (t *noteTable) check() error {
-	pages := 0
-	for i, p := range t.pages {
-		if p == nil {
+	used := 0
+	for i := range t.cells {
+		c := &t.cells[i]
+		if c.note == 0 {
 			continue
 		}
-		pages++
-		used := 0
-		for _, n := range p.notes {
-			if n != 0 {
-				used++
-			}
-		}
-		if used == 0 || used != p.used {
-			return fmt.Errorf("page %d has %d notes, counted %d", i, used, p.used)
+		if used++; t.find(c.slot) != i {
+			return fmt.Errorf("the note of slot %d is in cell %d, its slot finds %d", c.slot, i, t.find(c.slot))
 		}
 	}
-	if pages != t.used {
-		return fmt.Errorf("%d pages of notes, counted %d", pages, t.used)
+	if used != t.used || used*4 > len(t.cells)*3 {
+		return fmt.Errorf("%d notes in %d cells, counted %d", used, len(t.cells), t.used)
 	}
 	return nil
 }

@@ -60,7 +60,6 @@ func (f *FSM) scheduleNow(e *entry, c *command) Result {
 			s.forget(seq)
 		}
 		r, b := f.recordOf(e, c)
-		t.hint = c.hint
 		return f.add(&t, &r, &b)
 	}
 	r, b := f.recordOf(e, c)

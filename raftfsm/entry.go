@@ -2,12 +2,13 @@ package raftfsm
 
 import (
 	"fmt"
+	"slices"
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
 )
 
 // entry is a log entry as Apply sees it. It is used again for the next one, and its texts and bytes are those of the log's
-// own buffer: they are good until Apply returns, and whoever keeps one copies it. Guarded by FSM.mu.
+// own buffer: they are good until Apply returns, and whoever keeps one copies it.
 type entry struct {
 	epoch    uint64
 	clock    int64
@@ -61,9 +62,8 @@ type command struct {
 	expected, revision, tokenEpoch, hold uint64
 	// retry is the policy as it was sent; what is not set is 0.
 	retry RetryPolicy
-	// hash is the place of the timer in the indexes, hint that in the order. If guessed, the timer may well be in slot guess.
+	// hash is the place of the timer in the indexes. If guessed, the timer may well be in slot guess.
 	hash    uint64
-	hint    orderHint
 	guess   uint32
 	guessed bool
 	// request is the key of a write with a request ID, if keyed.
@@ -125,10 +125,16 @@ func (c *command) also() *commandMore {
 	return c.more
 }
 
-// next adds an empty command.
+// next adds an empty command: what lies behind the last is empty since it was made, or reset.
 func (e *entry) next(kind commandKind) *command {
-	e.commands = append(e.commands, command{kind: kind})
-	return &e.commands[len(e.commands)-1]
+	n := len(e.commands)
+	if n == cap(e.commands) {
+		e.commands = slices.Grow(e.commands, max(n, 8))
+	}
+	e.commands = e.commands[:n+1]
+	c := &e.commands[n]
+	c.kind = kind
+	return c
 }
 
 // read reads a log entry in its envelope: what EncodeEntry writes without a message for each command, whatever else DecodeEntry

@@ -61,10 +61,34 @@ type FSM struct {
 	// buried counts the dead letters of the entry that is being applied, looked those that were looked at. Guarded by mu.
 	buried uint32
 	looked int
-	// in is the entry that is being applied. Guarded by mu.
-	in entry
+	// hashes and slots are buffers. Guarded by mu.
+	hashes []uint64
+	slots  []uint32
 	// touched keeps what is read ahead from being optimized away. Guarded by mu.
 	touched uint64
+}
+
+// room is what Apply needs while it runs. The shards of a process share what there is, since what one used a moment ago is in the
+// caches.
+type room struct {
+	in                  entry
+	scratch, attributes []byte
+}
+
+var rooms = sync.Pool{New: func() any { return new(room) }}
+
+// takeRoom is called with mu held; leaveRoom ends it.
+func (f *FSM) takeRoom() *room {
+	r := rooms.Get().(*room)
+	f.s.scratch, f.s.attributes = r.scratch, r.attributes
+	return r
+}
+
+func (f *FSM) leaveRoom(r *room) {
+	r.scratch, r.attributes = f.s.scratch, f.s.attributes
+	f.s.scratch, f.s.attributes = nil, nil
+	r.in.reset()
+	rooms.Put(r)
 }
 
 // New returns an empty state.

@@ -173,20 +173,20 @@ func (f *FSM) enter(epoch uint64) {
 
 // rearm changes the notes and arms, in the order of (NextDue, Accepted), every slot that was handed out or held. Called with mu held.
 func (f *FSM) rearm(change func(note) note) {
-	type armed struct {
+	type noted struct {
 		slot   uint32
+		note   note
 		record record
 	}
-	var slots []armed
-	f.lead.notes.each(func(slot uint32, n note) {
-		f.lead.notes.set(slot, change(n))
-		if n&(noteHanded|noteHeld) != 0 {
-			slots = append(slots, armed{slot, f.s.table.at(slot)})
-		}
-	})
-	slices.SortFunc(slots, func(a, b armed) int { return compareDue(&a.record, &b.record) })
+	var slots []noted
+	f.lead.notes.each(func(slot uint32, n note) { slots = append(slots, noted{slot, n, f.s.table.at(slot)}) })
+	slices.SortFunc(slots, func(a, b noted) int { return compareDue(&a.record, &b.record) })
 	for i := range slots {
-		f.arm(slots[i].slot, &slots[i].record)
+		t := &slots[i]
+		f.lead.notes.set(t.slot, change(t.note))
+		if t.note&(noteHanded|noteHeld) != 0 {
+			f.arm(t.slot, &t.record)
+		}
 	}
 }
 
@@ -242,7 +242,7 @@ func (f *FSM) HandOut(epoch uint64, now int64, refs []Ref, out []Handed) []Hande
 	for _, ref := range refs {
 		// Load all records and blobs before the first is used, as readAhead does.
 		if where := f.s.table.where(ref.Slot); where != 0 {
-			f.touched += f.s.table.touch(where)
+			f.touched += f.s.table.touchAll(where)
 		}
 	}
 	for _, ref := range refs {

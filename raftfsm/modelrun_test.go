@@ -47,6 +47,8 @@ func runModel(t *testing.T, seed uint64) {
 	leader := o
 	leader.Repeats = grid{}
 	r := &modelRun{T: t, rng: rng, m: newModel(o), a: newReplica(t, leader), b: newReplica(t, o), epoch: 1, now: 10_000}
+	// How long timers wait before they enter the order must not show.
+	r.a.f.s.order.wait.limit, r.b.f.s.order.wait.limit = 1+int(seed%7), 1+int(seed%61)
 	r.entry(begin(1, r.now))
 	for range 400 {
 		r.step()

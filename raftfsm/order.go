@@ -13,17 +13,24 @@ import (
 //
 // A leaf is written far more often than it is read, so it is not sorted until it is read or split: a timer is put behind the
 // last and found again by its slot. A leaf keeps the length of a prefix that all its keys share, and of each key the four bytes
-// behind the prefix, its head; keys themselves are looked at only where heads are equal. It holds no pointers. Guarded by FSM.mu.
+// behind the prefix, its head; keys themselves are looked at only where heads are equal. It holds no pointers. Timers that come and go
+// wait until there are many (orderwait.go). Guarded by FSM.mu.
 type order struct {
 	table *table
 	// root is nil while all is in leaf.
-	root *orderNode
-	leaf *orderLeaf
-	size int
-	seed maphash.Seed
+	root   *orderNode
+	leaf   leafRef
+	leaves leafHeap
+	wait   orderWait
+	// splits counts the leaves that were split; what leafOf found before is void.
+	splits uint64
+	size   int
+	seed   maphash.Seed
 	// key, low and high are buffers.
 	key       orderKey
 	low, high []byte
+	// touched keeps what is loaded together from being optimized away.
+	touched uint64
 }
 
 const (
@@ -42,8 +49,6 @@ type orderLeaf struct {
 	prefix uint16
 	n      uint8
 	sorted bool
-	// moves counts how often keys left the leaf other than by being removed; an orderHint of before is void.
-	moves uint32
 	// cells are the heads with the slots behind them.
 	cells [orderFan]uint64
 }
@@ -53,20 +58,16 @@ func (l *orderLeaf) head(i int) uint32 { return uint32(l.cells[i] >> 32) }
 
 func orderCell(head, slot uint32) uint64 { return uint64(head)<<32 | uint64(slot) }
 
-// orderHint is the leaf that a key belongs to. The zero value is none.
-type orderHint struct {
-	leaf  *orderLeaf
-	moves uint32
-}
-
-func (h orderHint) good() bool { return h.leaf != nil && h.leaf.moves == h.moves }
-
 // orderKey is a key that is looked for.
 type orderKey []byte
 
 func newOrder(t *table) order {
-	return order{table: t, leaf: &orderLeaf{}, seed: maphash.MakeSeed()}
+	o := order{table: t, seed: maphash.MakeSeed()}
+	o.leaf, _ = o.leaves.take()
+	return o
 }
+
+func (o *order) at(r leafRef) *orderLeaf { return o.leaves.at(r) }
 
 func (o *order) len() int { return o.size }
 
@@ -107,64 +108,45 @@ func leafHead(key []byte, at int) uint32 {
 }
 
 // leafOf finds the leaf of a key.
-func (o *order) leafOf(namespace, id string) *orderLeaf {
-	l, k := o.leaf, o.keyOf(namespace, id)
+func (o *order) leafOf(k orderKey) *orderLeaf {
+	r := o.leaf
 	for n := o.root; n != nil; {
 		i := n.child(k)
-		l, n = n.leaves[i], n.kid(i)
+		r, n = n.leaves[i], n.kid(i)
 	}
-	return l
+	return o.at(r)
 }
 
-// touch loads the end of the leaf of a hint that is fresh, where a timer is put, and makes the hint good.
-func (h *orderHint) touch() uint64 {
-	h.moves = h.leaf.moves
-	return h.leaf.cells[min(h.leaf.n, orderFan-1)]
-}
-
-// touchAll loads the leaf, in which a timer is looked for that leaves it.
-func (h *orderHint) touchAll() (sum uint64) {
-	for i := 0; i < orderFan; i += 8 {
-		sum += h.leaf.cells[i]
-	}
-	return sum
-}
-
-// put adds a timer that is not there; its record lies in the slot.
-func (o *order) put(namespace, id string, slot uint32, hint orderHint) {
-	k := o.keyOf(namespace, id)
-	o.size++
-	if hint.good() && hint.leaf.n < orderFan {
-		o.push(hint.leaf, k, slot)
-		return
-	}
+// add puts a timer that is not there into the tree; its record lies in the slot.
+func (o *order) add(k orderKey, slot uint32) {
 	if o.root == nil {
-		if right, key := o.addTo(o.leaf, k, slot); right != nil {
+		if right, key := o.addTo(o.leaf, k, slot); right != noLeaf {
 			o.grow(&orderNode{n: 2}, key, right, nil)
 		}
 		return
 	}
 	if right, key := o.insert(o.root, k, slot); right != nil {
-		o.grow(&orderNode{n: 2, kids: &[nodeFan]*orderNode{}}, key, nil, right)
+		o.grow(&orderNode{n: 2, kids: &[nodeFan]*orderNode{}}, key, noLeaf, right)
 	}
 }
 
-// addTo puts a timer into a leaf. If the leaf had to be split, right is its second half, and key is not above all keys in it.
-func (o *order) addTo(l *orderLeaf, k orderKey, slot uint32) (right *orderLeaf, key string) {
+// addTo puts a timer into a leaf. If the leaf had to be split, r is its second half, and key is not above all keys in it.
+func (o *order) addTo(left leafRef, k orderKey, slot uint32) (r leafRef, key string) {
+	l := o.at(left)
 	if l.n < orderFan {
 		o.push(l, k, slot)
-		return nil, ""
+		return noLeaf, ""
 	}
-	l.moves++
+	o.splits++
 	o.sort(l)
 	o.high = o.slotKey(o.high, l.slot(orderFan-1))
+	r, right := o.leaves.take()
 	if bytes.Compare(k, o.high) > 0 {
 		// What comes at the end is most likely followed by more: leave the left leaf full.
-		right = &orderLeaf{}
 		o.push(right, k, slot)
-		return right, between(o.high, k)
+		return r, between(o.high, k)
 	}
-	right = &orderLeaf{check: l.check, prefix: l.prefix, sorted: true}
+	right.check, right.prefix, right.sorted = l.check, l.prefix, true
 	right.n = uint8(copy(right.cells[:], l.cells[orderFan/2:]))
 	l.n = orderFan / 2
 	o.low, o.high = o.slotKey(o.low, l.slot(orderFan/2-1)), o.slotKey(o.high, right.slot(0))
@@ -176,7 +158,7 @@ func (o *order) addTo(l *orderLeaf, k orderKey, slot uint32) (right *orderLeaf, 
 	} else {
 		o.push(right, k, slot)
 	}
-	return right, key
+	return r, key
 }
 
 // between is a short key above low and not above high.
@@ -271,24 +253,6 @@ func (o *order) sharpen(l *orderLeaf) {
 	}
 }
 
-// remove takes a timer out; its record still lies in its slot.
-func (o *order) remove(namespace, id string, slot uint32, hint orderHint) {
-	k := o.keyOf(namespace, id)
-	o.size--
-	if o.root == nil {
-		o.leaf.take(k, slot)
-		return
-	}
-	if hint.good() && hint.leaf.n > orderThin {
-		hint.leaf.take(k, slot)
-		return
-	}
-	o.removeBelow(o.root, k, slot)
-	for o.root != nil && o.root.n == 1 {
-		o.leaf, o.root = o.root.leaves[0], o.root.kid(0)
-	}
-}
-
 // take takes a timer out of a leaf.
 func (l *orderLeaf) take(k orderKey, slot uint32) {
 	at := slices.Index(l.cells[:l.n], orderCell(leafHead(k, int(l.prefix)), slot))
@@ -300,23 +264,23 @@ func (l *orderLeaf) take(k orderKey, slot uint32) {
 	l.cells[at] = l.cells[l.n]
 }
 
-// join moves what a leaf has into the one before it. A timer that is on its way out is in neither.
+// join moves what a leaf has into the one before it.
 func (o *order) join(left, right *orderLeaf) {
 	o.low, o.high = o.slotKey(o.low, left.slot(0)), o.slotKey(o.high, right.slot(0))
 	length := min(shared(o.low, o.high), int(left.prefix), int(right.prefix))
 	o.shorten(left, length, o.low)
 	o.shorten(right, length, o.high)
 	copy(left.cells[left.n:], right.cells[:right.n])
-	right.moves++
 	left.n += right.n
 	left.sorted = false
 }
 
-// from calls f for the slots from (namespace, id) on, in order, until it returns false.
+// from calls f for the slots from (namespace, id) on, in order, until it returns false. f changes nothing.
 func (o *order) from(namespace, id string, f func(slot uint32) bool) {
+	o.settle()
 	k := o.keyOf(namespace, id)
 	if o.root == nil {
-		o.walkLeaf(o.leaf, k, f)
+		o.walkLeaf(o.at(o.leaf), k, f)
 		return
 	}
 	o.walk(o.root, k, f)

@@ -12,39 +12,19 @@ type orderModel struct {
 	table table
 	order order
 	slots map[string]uint32
-	// hints are of keys that were looked for a while ago.
-	hints map[string]orderHint
-	calls int
 }
 
-// hint is none, a fresh one, or an old one which may be void by now.
-func (m *orderModel) hint(namespace, id string) orderHint {
-	m.calls++
-	key := namespace + "\x00" + id
-	old := m.hints[key]
-	fresh := orderHint{leaf: m.order.leafOf(namespace, id)}
-	fresh.touch()
-	switch {
-	case m.calls%3 == 0:
-		return orderHint{}
-	case m.calls%3 == 1 && old.leaf != nil:
-		return old
-	default:
-		m.hints[key] = fresh
-		return fresh
-	}
-}
-
-func newOrderModel() *orderModel {
-	m := &orderModel{slots: map[string]uint32{}, hints: map[string]orderHint{}}
+func newOrderModel(limit int) *orderModel {
+	m := &orderModel{slots: map[string]uint32{}}
 	m.order = newOrder(&m.table)
+	m.order.wait.limit = limit
 	return m
 }
 
 func (m *orderModel) toggle(namespace, id string) {
 	key := namespace + "\x00" + id
 	if slot, ok := m.slots[key]; ok {
-		m.order.remove(namespace, id, slot, m.hint(namespace, id))
+		m.order.remove(namespace, id, slot)
 		r := m.table.at(slot)
 		m.table.free(slot)
 		m.table.kill(r.where)
@@ -55,8 +35,27 @@ func (m *orderModel) toggle(namespace, id string) {
 	slot := m.table.alloc()
 	p := profileOf(namespace, "q", "", RetryPolicy{})
 	m.table.set(slot, &record{profile: m.table.intern(m.order.seed, &p)}, &body{id: id})
-	m.order.put(namespace, id, slot, m.hint(namespace, id))
+	m.order.put(slot)
 	m.slots[key] = slot
+}
+
+// run has 400 keys come or go, rather the one than the other, and reads now and then: what waits waits over several calls.
+func (m *orderModel) run(t *testing.T, rng *rand.Rand, shrink bool, shape func(*rand.Rand) (string, string)) {
+	t.Helper()
+	for i := range 400 {
+		namespace, id := shape(rng)
+		if _, there := m.slots[namespace+"\x00"+id]; there == shrink || rng.IntN(3) == 0 {
+			m.toggle(namespace, id)
+		}
+		if i%50 == 0 {
+			if err := m.order.check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if namespace, id := shape(rng); rng.IntN(3) == 0 {
+		m.check(t, namespace, id)
+	}
 }
 
 func (m *orderModel) check(t *testing.T, namespace, id string) {
@@ -101,29 +100,23 @@ func TestOrderModel(t *testing.T) {
 		},
 	}
 	for name, shape := range shapes {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			rng := rand.New(rand.NewPCG(7, 7))
-			m := newOrderModel()
-			for round := range 20 {
-				for range 400 {
-					namespace, id := shape(rng)
-					// In turn rather grow and rather shrink.
-					if _, there := m.slots[namespace+"\x00"+id]; there == (round/5%2 == 1) || rng.IntN(3) == 0 {
-						m.toggle(namespace, id)
-					}
+		for _, limit := range []int{1, 2, 50, 700, orderWaits} {
+			t.Run(fmt.Sprintf("%s/%d", name, limit), func(t *testing.T) {
+				t.Parallel()
+				rng := rand.New(rand.NewPCG(7, uint64(limit)))
+				m := newOrderModel(limit)
+				for round := range 20 {
+					m.run(t, rng, round/5%2 == 1, shape)
 				}
-				namespace, id := shape(rng)
-				m.check(t, namespace, id)
-			}
-		})
+			})
+		}
 	}
 }
 
 // Keys that come in order fill their leaves, and leave none behind when they go in order.
 func TestOrderInSequence(t *testing.T) {
 	t.Parallel()
-	m := newOrderModel()
+	m := newOrderModel(orderWaits)
 	const n = 20_000
 	for i := range n {
 		m.toggle("n", fmt.Sprintf("order-%09d", i))
@@ -140,8 +133,16 @@ func TestOrderInSequence(t *testing.T) {
 			m.check(t, "", "")
 		}
 	}
-	if m.order.root != nil || m.order.leaf.n != 0 {
+	m.check(t, "", "")
+	if m.order.root != nil || m.order.at(m.order.leaf).n != 0 {
 		t.Fatal("an empty order is not a single leaf")
+	}
+	kept := 0
+	for _, slab := range m.order.leaves.slabs {
+		kept += len(slab)
+	}
+	if kept > 2*leafSlab {
+		t.Fatalf("an empty order keeps %d leaves", kept)
 	}
 }
 

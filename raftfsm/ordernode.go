@@ -2,9 +2,6 @@ package raftfsm
 
 import (
 	"encoding/binary"
-	"fmt"
-	"hash/maphash"
-	"strings"
 )
 
 const (
@@ -23,7 +20,7 @@ type orderNode struct {
 	keys   [nodeFan]string
 	// kids is nil in a node above leaves.
 	kids   *[nodeFan]*orderNode
-	leaves [nodeFan]*orderLeaf
+	leaves [nodeFan]leafRef
 }
 
 // kid is a child that is a node; nil above leaves.
@@ -71,33 +68,33 @@ func (n *orderNode) child(k orderKey) int {
 // insert puts a timer below n. If n had to be split, right is its second half, and key is not above all keys in it.
 func (o *order) insert(n *orderNode, k orderKey, slot uint32) (right *orderNode, key string) {
 	i := n.child(k)
-	var leaf *orderLeaf
+	var leaf leafRef
 	var kid *orderNode
 	if n.kids == nil {
 		leaf, key = o.addTo(n.leaves[i], k, slot)
 	} else {
 		kid, key = o.insert(n.kids[i], k, slot)
 	}
-	if leaf == nil && kid == nil {
+	if leaf == noLeaf && kid == nil {
 		return nil, ""
 	}
 	return n.place(i+1, key, leaf, kid)
 }
 
 // grow puts a node over the root and its second half.
-func (o *order) grow(root *orderNode, key string, leaf *orderLeaf, kid *orderNode) {
+func (o *order) grow(root *orderNode, key string, leaf leafRef, kid *orderNode) {
 	root.keys[1] = key
 	if root.kids == nil {
 		root.leaves[0], root.leaves[1] = o.leaf, leaf
 	} else {
 		root.kids[0], root.kids[1] = o.root, kid
 	}
-	o.root, o.leaf = root, nil
+	o.root, o.leaf = root, noLeaf
 	root.rebuild()
 }
 
 // place puts a child at a position of a node, which is split if it is full.
-func (n *orderNode) place(at int, key string, leaf *orderLeaf, kid *orderNode) (right *orderNode, rightKey string) {
+func (n *orderNode) place(at int, key string, leaf leafRef, kid *orderNode) (right *orderNode, rightKey string) {
 	if n.n < nodeFan {
 		n.shift(at, key, leaf, kid)
 		return nil, ""
@@ -143,7 +140,7 @@ func (n *orderNode) move(to *orderNode, at, from, count int) {
 }
 
 // shift puts a child at a position of a node that has room.
-func (n *orderNode) shift(at int, key string, leaf *orderLeaf, kid *orderNode) {
+func (n *orderNode) shift(at int, key string, leaf leafRef, kid *orderNode) {
 	n.move(n, at+1, at, n.n-at)
 	n.n++
 	n.keys[at] = key
@@ -176,36 +173,55 @@ func (n *orderNode) rebuild() {
 	}
 }
 
-func (o *order) removeBelow(n *orderNode, k orderKey, slot uint32) {
+// thin joins the leaf that a key belongs to with a neighbour, if it has become thin, and so on up to the root.
+func (o *order) thin(k orderKey) {
+	if o.root == nil {
+		return
+	}
+	o.thinBelow(o.root, k)
+	for o.root != nil && o.root.n == 1 {
+		o.leaf, o.root = o.root.leaves[0], o.root.kid(0)
+	}
+}
+
+func (o *order) thinBelow(n *orderNode, k orderKey) {
 	i := n.child(k)
 	if n.kids == nil {
-		leaf := n.leaves[i]
-		if leaf.take(k, slot); leaf.n < orderThin {
+		if o.at(n.leaves[i]).n < orderThin {
 			o.thinLeaf(n, i)
 		}
 		return
 	}
 	kid := n.kids[i]
-	if o.removeBelow(kid, k, slot); kid.n < nodeThin {
+	if o.thinBelow(kid, k); kid.n < nodeThin {
 		n.thinNode(i)
 	}
 }
 
-// thinLeaf joins a leaf that has become thin with a neighbour, or takes it away if it is empty.
+// thinLeaf joins a leaf that has become thin with a neighbour, or takes it away if it is empty. A neighbour that is empty is left to
+// the call that is about its keys.
 func (o *order) thinLeaf(n *orderNode, i int) {
-	leaf := n.leaves[i]
-	fits := func(j int) bool { return j >= 0 && j < n.n && leaf.n+n.leaves[j].n <= orderJoin }
+	leaf := o.at(n.leaves[i])
+	fits := func(j int) bool {
+		if j < 0 || j >= n.n {
+			return false
+		}
+		other := o.at(n.leaves[j]).n
+		return other > 0 && leaf.n+other <= orderJoin
+	}
+	gone := i
 	switch {
 	case leaf.n == 0:
-		leaf.moves++
-		n.take(i)
 	case fits(i + 1):
-		o.join(leaf, n.leaves[i+1])
-		n.take(i + 1)
+		gone = i + 1
+		o.join(leaf, o.at(n.leaves[gone]))
 	case fits(i - 1):
-		o.join(n.leaves[i-1], leaf)
-		n.take(i)
+		o.join(o.at(n.leaves[i-1]), leaf)
+	default:
+		return
 	}
+	o.leaves.give(n.leaves[gone])
+	n.take(gone)
 }
 
 // thinNode does so with a node.
@@ -237,7 +253,7 @@ func (n *orderNode) join(i int) {
 func (n *orderNode) take(at int) {
 	n.move(n, at, at+1, n.n-at-1)
 	n.n--
-	n.keys[n.n], n.leaves[n.n] = "", nil
+	n.keys[n.n], n.leaves[n.n] = "", noLeaf
 	if n.kids != nil {
 		n.kids[n.n] = nil
 	}
@@ -250,83 +266,10 @@ func (o *order) walk(n *orderNode, k orderKey, f func(slot uint32) bool) bool {
 		at = n.child(k)
 	}
 	for ; at < n.n; at++ {
-		if n.kids == nil && !o.walkLeaf(n.leaves[at], k, f) || n.kids != nil && !o.walk(n.kids[at], k, f) {
+		if n.kids == nil && !o.walkLeaf(o.at(n.leaves[at]), k, f) || n.kids != nil && !o.walk(n.kids[at], k, f) {
 			return false
 		}
 		k = nil
 	}
 	return true
-}
-
-// check verifies the prefixes, the heads, that keys are where the inner nodes say, and the count.
-func (o *order) check() error {
-	count, err := 0, error(nil)
-	switch {
-	case (o.root == nil) == (o.leaf == nil):
-		return fmt.Errorf("a root and a single leaf, or none")
-	case o.root == nil:
-		count, err = o.checkLeaf(o.leaf, "", "")
-	default:
-		count, err = o.checkNode(o.root, "", "")
-	}
-	if err == nil && count != o.size {
-		err = fmt.Errorf("%d timers, counted %d", count, o.size)
-	}
-	return err
-}
-
-// checkNode verifies a node whose keys are from low on and below high; an empty high is no bound.
-func (o *order) checkNode(n *orderNode, low, high string) (int, error) {
-	count, before := 0, low
-	for i := range n.n {
-		from, to := low, high
-		if i > 0 {
-			from = n.keys[i]
-			if !strings.HasPrefix(from, n.prefix) || n.heads[i] != nodeHeadAt(from, len(n.prefix)) {
-				return 0, fmt.Errorf("key %q is not under prefix %q with head %016x", from, n.prefix, n.heads[i])
-			}
-			if from <= before && i > 1 || from < before || high != "" && from >= high {
-				return 0, fmt.Errorf("key %q is not behind %q and before %q", from, before, high)
-			}
-			before = from
-		}
-		if i+1 < n.n {
-			to = n.keys[i+1]
-		}
-		below, err := 0, error(nil)
-		if n.kids == nil {
-			if below, err = o.checkLeaf(n.leaves[i], from, to); below == 0 && err == nil {
-				err = fmt.Errorf("an empty leaf below %q", from)
-			}
-		} else {
-			below, err = o.checkNode(n.kids[i], from, to)
-		}
-		if err != nil {
-			return 0, err
-		}
-		count += below
-	}
-	if n.n == 0 {
-		return 0, fmt.Errorf("an empty node below %q", low)
-	}
-	return count, nil
-}
-
-func (o *order) checkLeaf(l *orderLeaf, low, high string) (int, error) {
-	before := ""
-	for i := range l.cells[:l.n] {
-		slot := l.slot(i)
-		if o.table.where(slot) == 0 {
-			return 0, fmt.Errorf("slot %d is free", slot)
-		}
-		key := string(o.slotKey(nil, slot))
-		if key < low || high != "" && key >= high || l.sorted && i > 0 && key <= before {
-			return 0, fmt.Errorf("key %q is not behind %q and before %q, or not sorted", key, max(low, before), high)
-		}
-		if len(key) < int(l.prefix) || l.check != maphash.String(o.seed, key[:l.prefix]) || l.head(i) != leafHead([]byte(key), int(l.prefix)) {
-			return 0, fmt.Errorf("key %q is not under a prefix of %d with head %08x", key, l.prefix, l.head(i))
-		}
-		before = key
-	}
-	return int(l.n), nil
 }

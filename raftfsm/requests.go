@@ -193,28 +193,26 @@ const (
 // requestKey is FNV-128a over the kind, the namespace, a zero byte, the ID, a zero byte and the request ID; neither name can
 // hold a zero byte.
 func requestKey(kind byte, namespace, id string, requestID []byte) requestHashes {
-	high, low := uint64(0x6c62272e07bb0142), uint64(0x62b821756295c58d)
-	high, low = fnvByte(high, low, kind)
-	for i := range len(namespace) {
-		high, low = fnvByte(high, low, namespace[i])
-	}
-	high, low = fnvByte(high, low, 0)
-	for i := range len(id) {
-		high, low = fnvByte(high, low, id[i])
-	}
-	high, low = fnvByte(high, low, 0)
-	for _, b := range requestID {
-		high, low = fnvByte(high, low, b)
-	}
-	return requestHashes{high, low}
+	h := requestStart(kind, namespace).over(id)
+	h[0], h[1] = fnvByte(h[0], h[1], 0)
+	return h.over(borrow(requestID))
+}
+
+// requestStart is the hash of the kind and the namespace.
+func requestStart(kind byte, namespace string) requestHashes {
+	h := requestHashes{0x6c62272e07bb0142, 0x62b821756295c58d}
+	h[0], h[1] = fnvByte(h[0], h[1], kind)
+	h = h.over(namespace)
+	h[0], h[1] = fnvByte(h[0], h[1], 0)
+	return h
 }
 
 // place is where the write is in the index.
 func (h requestHashes) place() uint64 { return (h[1] ^ h[1]>>32 ^ h[0]) * 0x9E3779B97F4A7C15 }
 
-// requestKey is the key of a command with a request ID; that of a kind that has none means nothing.
-func (c *command) requestKey() requestHashes {
-	kind, namespace, id := byte(0), c.namespace, c.id
+// requestParts are the kind and the names in the key of a command; those of a kind that has no request ID mean nothing.
+func (c *command) requestParts() (kind byte, namespace, id string) {
+	namespace, id = c.namespace, c.id
 	switch c.kind {
 	case kindSchedule:
 		kind = requestSchedule
@@ -233,32 +231,67 @@ func (c *command) requestKey() requestHashes {
 	case kindPurge:
 		kind, namespace, id = requestPurge, deadNamespace(namespace), ""
 	}
+	return kind, namespace, id
+}
+
+// requestKey is the key of a command with a request ID.
+func (c *command) requestKey() requestHashes {
+	kind, namespace, id := c.requestParts()
 	return requestKey(kind, namespace, id, c.requestID)
 }
 
-// readRequestsAhead finds where the writes of an entry are remembered, or will be, and loads that; and the places of what they push
-// out of the window. Called with mu held.
-func (f *FSM) readRequestsAhead(cmds []command) (sum uint64) {
-	s, n := f.s, uint64(0)
+// requestKeys finds the keys of all commands that have one, two at a time. It returns how many.
+func (s *state) requestKeys(cmds []command) (n int) {
+	var start requestHashes
+	var kind byte
+	var namespace string
+	var first *command
+	b, firstEnd := s.scratch[:0], 0
 	for i := range cmds {
-		if c := &cmds[i]; len(c.requestID) > 0 && len(c.requestID)+len(c.id)+len(c.namespace) < 512 {
-			c.request, c.keyed = c.requestKey(), true
-			n++
+		c := &cmds[i]
+		if len(c.requestID) == 0 || len(c.requestID)+len(c.id)+len(c.namespace) >= 512 {
+			continue
 		}
-	}
-	if n == 0 {
-		return 0
-	}
-	for i := range cmds {
-		if c := &cmds[i]; c.keyed {
-			sum += s.byRequest.touch(c.request.place())
+		k, space, id := c.requestParts()
+		if k != kind || space != namespace {
+			kind, namespace, start = k, space, requestStart(k, space)
 		}
+		c.request, c.keyed = start, true
+		n++
+		b = append(append(append(b, id...), 0), c.requestID...)
+		if first == nil {
+			first, firstEnd = c, len(b)
+			continue
+		}
+		overTwo(&first.request, &c.request, b[:firstEnd], b[firstEnd:])
+		first, b = nil, b[:0]
 	}
-	w := &s.requests
-	for seq := w.first; seq+w.limit <= w.last+n && seq <= w.last; seq++ {
-		sum += s.byRequest.touch(w.hashes(seq).place())
+	if first != nil {
+		first.request = first.request.over(borrow(b))
 	}
-	return sum
+	s.scratch = b
+	return n
+}
+
+// overTwo continues two hashes side by side: each step waits for the one before it, but not for the other's.
+func overTwo(h, g *requestHashes, a, b []byte) {
+	n := min(len(a), len(b))
+	high, low, high2, low2 := h[0], h[1], g[0], g[1]
+	for i, x := range a[:n] {
+		high, low = fnvByte(high, low, x)
+		high2, low2 = fnvByte(high2, low2, b[i])
+	}
+	*h = requestHashes{high, low}.over(borrow(a[n:]))
+	*g = requestHashes{high2, low2}.over(borrow(b[n:]))
+}
+
+// over continues a hash.
+func (h requestHashes) over(text string) requestHashes {
+	high, low := h[0], h[1]
+	for i := range len(text) {
+		high, low = fnvByte(high, low, text[i])
+	}
+	return requestHashes{high, low}
 }
 
 // fnvByte multiplies by the prime 2^88 + 0x13b.

@@ -54,3 +54,44 @@ func TestRequestsArePackedWithoutLoss(t *testing.T) {
 		}
 	}
 }
+
+// The keys of an entry are found two at a time, with what neighbours share found once: each must be what it is alone.
+func TestRequestKeysOfAnEntry(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(5, 6))
+	text := func(most int) string {
+		b := make([]byte, rng.IntN(most))
+		for i := range b {
+			b[i] = byte(rng.Uint32())
+		}
+		return string(b)
+	}
+	s := newState(Options{}.withDefaults())
+	for range 300 {
+		cmds := make([]command, rng.IntN(9))
+		want := 0
+		for i := range cmds {
+			c := &cmds[i]
+			c.kind = commandKind(1 + rng.IntN(int(kindPurge)))
+			c.namespace, c.id, c.now = []string{"default", "a", "b"}[rng.IntN(3)], text(60), rng.IntN(2) == 0
+			if rng.IntN(4) > 0 {
+				c.requestID = []byte(text(40))
+			}
+			if rng.IntN(20) == 0 {
+				c.requestID = []byte(text(1000))
+			}
+			if len(c.requestID) > 0 && len(c.requestID)+len(c.id)+len(c.namespace) < 512 {
+				want++
+			}
+		}
+		if got := s.requestKeys(cmds); got != want {
+			t.Fatalf("%d keys, want %d", got, want)
+		}
+		for i := range cmds {
+			c := &cmds[i]
+			if c.keyed && c.request != c.requestKey() {
+				t.Fatalf("command %d of %d: %x, want %x", i, len(cmds), c.request, c.requestKey())
+			}
+		}
+	}
+}

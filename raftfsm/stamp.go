@@ -30,6 +30,7 @@ func (f *FSM) Stamp(epoch uint64, nowMs int64, cmds []*Command) (clock int64, re
 	}
 	f.lead.spawns = spawns{}
 	rejected = make([]*Result, len(cmds))
+	f.stampAhead(cmds)
 	for i, c := range cmds {
 		rejected[i] = f.stamp(epoch, c)
 	}

@@ -2,6 +2,7 @@ package raftfsm
 
 import (
 	"hash/maphash"
+	"math/bits"
 	"slices"
 	"strings"
 )
@@ -38,11 +39,8 @@ type state struct {
 	byRequest  index // sequences
 	order      order
 
-	// key and scratch are buffers.
-	key     [1 + MaxNamespaceBytes + 1 + MaxIDBytes]byte
-	scratch []byte
-	// attributes is a buffer of headers and labels.
-	attributes []byte
+	// scratch is a buffer, attributes one of headers and labels.
+	scratch, attributes []byte
 }
 
 func newState(o Options) *state {
@@ -56,12 +54,13 @@ func newState(o Options) *state {
 	return s
 }
 
-// hash is the place of a timer in the indexes. Over-long names, which are never in them, are cut.
+// hash is the place of a timer in the indexes. Most are in the default namespace.
 func (s *state) hash(namespace, id string) uint64 {
-	n := copy(s.key[:1+MaxNamespaceBytes], namespace)
-	s.key[n] = 0
-	n += 1 + copy(s.key[n+1:], id)
-	return maphash.Bytes(s.seed, s.key[:n])
+	h := maphash.String(s.seed, id)
+	if namespace != DefaultNamespace {
+		h ^= bits.RotateLeft64(maphash.String(s.seed, namespace), 32)
+	}
+	return h
 }
 
 // target is a timer that a command names.
@@ -72,8 +71,6 @@ type target struct {
 	// pending says that there is such a timer; record is a copy of its record, as it was when it was looked for.
 	pending bool
 	record  record
-	// hint is where the timer belongs in the order, if it is known.
-	hint orderHint
 }
 
 func (s *state) find(namespace, id string) target {
@@ -139,7 +136,7 @@ func (s *state) insert(t *target, r *record, c *body) {
 	t.slot = s.table.alloc()
 	s.write(t.slot, r, c)
 	s.byKey.put(t.hash, t.slot)
-	s.order.put(t.namespace, t.id, t.slot, t.hint)
+	s.order.put(t.slot)
 }
 
 // replace puts a changed timer in the place of the target's.
@@ -150,7 +147,7 @@ func (s *state) replace(t *target, r *record, c *body) {
 
 // remove frees the target's slot.
 func (s *state) remove(t *target) {
-	s.order.remove(t.namespace, t.id, t.slot, t.hint)
+	s.order.remove(t.namespace, t.id, t.slot)
 	s.byKey.remove(t.hash, t.slot)
 	s.table.free(t.slot)
 	s.give(t.record.where)

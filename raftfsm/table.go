@@ -78,6 +78,13 @@ func (v *view) touch(p place) uint64 {
 	return uint64(b[0]) + uint64(b[min(63, len(b)-1)])
 }
 
+// touchAll loads a blob of the usual size, and whoever changes it reads all of it.
+func (v *view) touchAll(p place) uint64 {
+	b := v.slabs[p.slab()][p.offset():]
+	last := len(b) - 1
+	return uint64(b[0]) + uint64(b[min(64, last)]) + uint64(b[min(128, last)]) + uint64(b[min(192, last)])
+}
+
 // table keeps the timers in dense slots. Pages are copied before they are written if a snapshot may look at them, slabs are
 // only added to, so a snapshot copies pointers, and any number of them may be alive. Guarded by FSM.mu.
 type table struct {
@@ -100,8 +107,8 @@ type table struct {
 }
 
 type pageInfo struct {
-	// taken has a bit for each slot in use, used is their number.
-	taken [pageSize / 64]uint64
+	// slots has the bits of 64 slots each, used is the number of those in use.
+	slots [pageSize / 64]slotBits
 	used  uint32
 	// generation is that at which the page was made or last owned; one below the present is shared with a snapshot.
 	generation uint64
@@ -109,7 +116,11 @@ type pageInfo struct {
 	lately uint32
 }
 
-func (p *pageInfo) has(i uint32) bool { return p.taken[i>>6]>>(i&63)&1 != 0 }
+// slotBits has a bit for each slot that is in use, and one for each whose timer the order does not know yet.
+type slotBits struct{ taken, young uint64 }
+
+func (p *pageInfo) has(i uint32) bool     { return p.slots[i>>6].taken>>(i&63)&1 != 0 }
+func (p *pageInfo) isYoung(i uint32) bool { return p.slots[i>>6].young>>(i&63)&1 != 0 }
 
 // next is the free slot that was freed last, else the lowest. There must be one.
 func (p *pageInfo) next() uint32 {
@@ -117,10 +128,10 @@ func (p *pageInfo) next() uint32 {
 		return p.lately
 	}
 	k := 0
-	for p.taken[k] == 1<<64-1 {
+	for p.slots[k].taken == 1<<64-1 {
 		k++
 	}
-	return uint32(k<<6 + bits.TrailingZeros64(^p.taken[k]))
+	return uint32(k<<6 + bits.TrailingZeros64(^p.slots[k].taken))
 }
 
 // alloc takes a free slot of the page that had its first one freed last: the one freed last in it, else the lowest. Its record
@@ -142,7 +153,7 @@ func (t *table) alloc() uint32 {
 		}
 	}
 	i := info.next()
-	info.taken[i>>6] |= 1 << (i & 63)
+	info.slots[i>>6].taken |= 1 << (i & 63)
 	if info.used++; info.used == pageSize {
 		t.open = t.open[:len(t.open)-1]
 	}
@@ -161,11 +172,25 @@ func (t *table) free(slot uint32) {
 		t.open = append(t.open, n)
 	}
 	info.lately = slot & pageMask
-	info.taken[info.lately>>6] &^= 1 << (info.lately & 63)
+	info.slots[info.lately>>6].taken &^= 1 << (info.lately & 63)
 	info.used--
 	if t.used--; info.used == 0 {
 		t.spare, t.pages[n] = t.pages[n], nil
 	}
+}
+
+// setYoung notes that the order does not know the timer in a slot yet; dropYoung that it knows, or need not, and says whether it did not.
+func (t *table) setYoung(slot uint32) {
+	t.infos[slot>>pageBits].slots[slot&pageMask>>6].young |= 1 << (slot & 63)
+}
+
+func (t *table) dropYoung(slot uint32) bool {
+	word, bit := &t.infos[slot>>pageBits].slots[slot&pageMask>>6].young, uint64(1)<<(slot&63)
+	if *word&bit == 0 {
+		return false
+	}
+	*word &^= bit
+	return true
 }
 
 // own returns the place of a slot to write to.
@@ -224,8 +249,8 @@ func (t *table) check() error {
 		for i := range uint32(pageSize) {
 			slot := uint32(n)<<pageBits | i
 			r := t.at(slot)
-			if (r.where != 0) != info.has(i) {
-				return fmt.Errorf("slot %d of page %d: taken %x does not fit", i, n, info.taken)
+			if (r.where != 0) != info.has(i) || info.isYoung(i) && !info.has(i) {
+				return fmt.Errorf("slot %d of page %d: %x does not fit", i, n, info.slots)
 			}
 			if r.where == 0 {
 				continue

@@ -79,6 +79,18 @@ func (w *wire) double() float64 {
 }
 
 func (w *wire) bytes() []byte {
+	if len(w.b) > 0 && w.b[0] < 0x80 {
+		if n := 1 + int(w.b[0]); n <= len(w.b) {
+			out := w.b[1:n:n]
+			w.b = w.b[n:]
+			return out
+		}
+	}
+	return w.longBytes()
+}
+
+// longBytes is bytes of any length.
+func (w *wire) longBytes() []byte {
 	n := w.number()
 	if n > uint64(len(w.b)) {
 		w.bad = true
