@@ -182,6 +182,50 @@ func BenchmarkPipeline(b *testing.B) {
 	})
 }
 
+// BenchmarkGroups measures one small entry at a time on each of 16 pipelines between two nodes, with Raft's goroutines around
+// them: one that sends, one that reads the answers, one that consumes.
+func BenchmarkGroups(b *testing.B) {
+	const groups = 16
+	x, y := tcpPair(b)
+	b.ReportAllocs()
+	var wg sync.WaitGroup
+	begin := make(chan struct{})
+	for g := range groups {
+		b.Cleanup(serve(y.Group(uint32(g)), ok))
+		p, err := x.Group(uint32(g)).AppendEntriesPipeline("b", "b")
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { _ = p.Close() })
+		count := (b.N + g) / groups
+		next := make(chan struct{}, 1)
+		args := entries(7, 500)
+		wg.Go(func() {
+			<-begin
+			for range count {
+				if _, err := p.AppendEntries(args, new(raft.AppendEntriesResponse)); err != nil {
+					b.Error(err)
+				}
+				<-next
+			}
+		})
+		wg.Go(func() {
+			for range count {
+				if f := <-p.Consumer(); !f.Response().Success {
+					b.Error("no success")
+				}
+				next <- struct{}{}
+			}
+		})
+	}
+	b.ResetTimer()
+	used := cpu()
+	close(begin)
+	wg.Wait()
+	b.ReportMetric(float64(cpu()-used)/float64(b.N), "cpu-ns/op")
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "trips/s")
+}
+
 // BenchmarkFootprint reports what 64 groups between two nodes keep, after each group has sent bulk and heartbeats.
 func BenchmarkFootprint(b *testing.B) {
 	const groups = 64

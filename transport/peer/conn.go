@@ -9,8 +9,8 @@ import (
 	"io"
 	"net"
 	"os"
-	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -18,10 +18,19 @@ var noDeadline time.Time
 
 // call is a request that waits for its answer.
 type call struct {
-	msg  *message
-	done chan struct{} // closed when body and err are set
-	body []byte        // of the response; set before done is closed
-	err  error         // set before done is closed
+	message
+	then interface{ settled() } // nil, or told before done is closed; it must not wait
+	done chan struct{}          // closed when body or err is set
+	body []byte                 // of the response; set before done is closed
+	err  error                  // set before done is closed
+}
+
+// settle wakes who waits for the call. It is called once, by who has taken it out of pending.
+func (p *call) settle() {
+	if p.then != nil {
+		p.then.settled()
+	}
+	close(p.done)
 }
 
 // conn is one connection in use, in both directions.
@@ -38,6 +47,11 @@ type conn struct {
 	cancel  context.CancelCauseFunc
 	gone    chan struct{} // closed when the link knows of the end
 
+	try     func([]byte) (int, error) // set before sharing; writes what it can without waiting; nil if the connection has no such thing
+	buf     []byte                    // touched by whose turn it is to write
+	left    []byte                    // touched by whose turn it is to write; the end of buf that the socket did not take
+	written atomic.Int64              // when something was written, as the time after since
+
 	mu          sync.Mutex
 	lastID      uint64                        // guarded by mu
 	pending     map[uint64]*call              // guarded by mu
@@ -48,6 +62,7 @@ type conn struct {
 	toldDrained bool                          // guarded by mu
 	peerDrained bool                          // guarded by mu
 	drainTimer  *time.Timer                   // guarded by mu
+	pingTimer   *time.Timer                   // guarded by mu
 	closed      bool                          // guarded by mu
 }
 
@@ -61,8 +76,13 @@ func (m *Mux) open(nc net.Conn, br *bufio.Reader, l *link, own, remote identity,
 		cluster: remote.cluster, announced: own.cluster,
 	}
 	limitUnsent(nc)
+	c.try = tryWriter(nc)
+	c.out.direct = c.try != nil
 	c.in = newReassembler(&deadlineReader{c: c, r: nc, ahead: br}, m.c.MaxMessage)
 	c.ctx, c.cancel = context.WithCancelCause(m.context())
+	c.mu.Lock()
+	c.pingTimer = time.AfterFunc(c.pause(), c.keepAlive)
+	c.mu.Unlock()
 	m.mu.Lock()
 	m.conns[c] = struct{}{}
 	m.mu.Unlock()
@@ -77,11 +97,13 @@ func (m *Mux) open(nc net.Conn, br *bufio.Reader, l *link, own, remote identity,
 	return c, nil
 }
 
-// deadlineReader reads what the handshake has read ahead, then the connection, each time within DeadAfter.
+// deadlineReader reads what the handshake has read ahead, then the connection, each time within DeadAfter and a sixteenth of it
+// at the most: the deadline is not moved with each read.
 type deadlineReader struct {
 	c     *conn
 	r     net.Conn
 	ahead *bufio.Reader
+	moved time.Time // when the deadline was
 }
 
 func (d *deadlineReader) Read(p []byte) (int, error) {
@@ -91,10 +113,14 @@ func (d *deadlineReader) Read(p []byte) (int, error) {
 		}
 		d.ahead = nil
 	}
-	_ = d.r.SetReadDeadline(now().Add(d.c.m.c.DeadAfter))
+	dead := d.c.m.c.DeadAfter
+	if present := now(); present.Sub(d.moved) > dead/16 {
+		_ = d.r.SetReadDeadline(present.Add(dead + dead/16))
+		d.moved = present
+	}
 	n, err := d.r.Read(p)
 	if n == 0 && errors.Is(err, os.ErrDeadlineExceeded) {
-		err = fmt.Errorf("%w for %v", errSilent, d.c.m.c.DeadAfter)
+		err = fmt.Errorf("%w for %v", errSilent, dead)
 	}
 	return n, err
 }
@@ -116,46 +142,6 @@ func (c *conn) read() {
 	}
 }
 
-// write is the writer's loop.
-func (c *conn) write() {
-	pause := c.m.c.DeadAfter / 3
-	ping := time.NewTimer(pause)
-	defer ping.Stop()
-	buf := make([]byte, 0, idleBuffer)
-	for {
-		frames := uint64(0)
-		buf = buf[:0]
-		for len(buf) < flushBytes {
-			var more bool
-			if buf, more = c.out.frame(buf); !more {
-				break
-			}
-			frames++
-		}
-		if frames == 0 {
-			select {
-			case <-c.out.wake:
-				runtime.Gosched() // others are about to send, too: one system call for all
-				continue
-			case <-ping.C:
-				buf = appendFrame(make([]byte, 0, idleBuffer), header{typ: typePing}, nil, nil)
-				frames = 1
-			case <-c.ctx.Done():
-				c.close(context.Cause(c.ctx))
-				return
-			}
-		}
-		_ = c.nc.SetWriteDeadline(now().Add(c.m.c.DeadAfter))
-		if _, err := c.nc.Write(buf); err != nil {
-			c.close(fmt.Errorf("write: %w", err))
-			return
-		}
-		ping.Reset(pause)
-		c.m.stats.framesOut.Add(frames)
-		c.m.stats.bytesOut.Add(uint64(len(buf)))
-	}
-}
-
 // close ends the connection, once: all that is pending fails with err.
 func (c *conn) close(err error) {
 	c.mu.Lock()
@@ -169,6 +155,7 @@ func (c *conn) close(err error) {
 	if c.drainTimer != nil {
 		c.drainTimer.Stop()
 	}
+	c.pingTimer.Stop()
 	c.mu.Unlock()
 	c.cancel(err)
 	c.out.close()
@@ -178,7 +165,7 @@ func (c *conn) close(err error) {
 	}
 	for _, p := range pending {
 		p.err = fmt.Errorf("%w: %w", ErrConnLost, err)
-		close(p.done)
+		p.settle()
 	}
 	c.m.mu.Lock()
 	delete(c.m.conns, c)
@@ -210,34 +197,46 @@ func (c *conn) report(err error, draining bool) {
 
 // start sends a request. An error means that nothing was sent; the payload is then still the caller's.
 func (c *conn) start(typ frameType, l lane, payload []byte) (*call, error) {
-	own := c.m.c.ClusterID()
+	p := &call{message: message{typ: typ, group: l.group, payload: payload}, done: make(chan struct{})}
+	if err := c.begin(p, l); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// begin sends a request that is made up but for its ID.
+func (c *conn) begin(p *call, l lane) error {
+	own, mine := c.m.c.ClusterID(), false
 	c.mu.Lock()
 	if c.closed || c.draining {
 		defer c.mu.Unlock()
 		if c.closed {
-			return nil, ErrConnLost
+			return ErrConnLost
 		}
-		return nil, errDraining
+		return errDraining
 	}
 	if own != c.announced {
 		c.announced = own
 		// Under the lock, so that no request overtakes it. It fails only when the connection ends.
-		_ = c.out.push(&message{typ: typeIdentify, payload: appendString(nil, own)}, lane{urgent: true})
+		mine, _ = c.out.push(&message{typ: typeIdentify, payload: appendString(nil, own)}, lane{urgent: true})
 	}
 	c.lastID++
-	p := &call{msg: &message{typ: typ, group: l.group, id: c.lastID, payload: payload}, done: make(chan struct{})}
-	c.pending[c.lastID] = p
+	p.id = c.lastID
+	c.pending[p.id] = p
 	c.mu.Unlock()
-	if err := c.out.push(p.msg, l); err != nil {
+	turn, err := c.out.push(&p.message, l)
+	if mine || turn {
+		c.flush()
+	}
+	if err != nil {
 		c.mu.Lock()
-		delete(c.pending, p.msg.id)
+		delete(c.pending, p.id)
 		c.mu.Unlock()
 		if errors.Is(err, ErrQueueFull) {
 			c.m.stats.queueFull.Add(1)
 		}
-		return nil, err
 	}
-	return p, nil
+	return err
 }
 
 // sign sends a small urgent frame; a full urgent lane means that the node does not read, and ends the connection.
@@ -246,7 +245,11 @@ func (c *conn) sign(typ frameType, id uint64) {
 }
 
 func (c *conn) send(m *message, l lane) {
-	if err := c.out.push(m, l); errors.Is(err, ErrQueueFull) {
+	mine, err := c.out.push(m, l)
+	if mine {
+		c.flush()
+	}
+	if errors.Is(err, ErrQueueFull) {
 		c.m.stats.queueFull.Add(1)
 		c.close(fmt.Errorf("answers: %w", err))
 	}
@@ -263,15 +266,15 @@ func (c *conn) wait(ctx context.Context, p *call) ([]byte, error) {
 		<-p.done // the answer has come at the same time
 	}
 	if p.err != nil {
-		return nil, &CallError{Node: c.remote.node, Sent: !p.msg.cancel(), Err: p.err}
+		return nil, &CallError{Node: c.remote.node, Sent: !p.cancel(), Err: p.err}
 	}
 	return p.body, nil
 }
 
 func (c *conn) unanswered(ctx context.Context, p *call) error {
-	sent := !p.msg.cancel()
-	if sent && p.msg.typ == typeCall {
-		c.sign(typeCancel, p.msg.id)
+	sent := !p.cancel()
+	if sent && p.typ == typeCall {
+		c.sign(typeCancel, p.id)
 	}
 	c.settle()
 	return &CallError{Node: c.remote.node, Sent: sent, Err: context.Cause(ctx)}
@@ -281,10 +284,21 @@ func (c *conn) unanswered(ctx context.Context, p *call) error {
 func (c *conn) forget(p *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pending[p.msg.id] != p {
+	if c.pending[p.id] != p {
 		return false
 	}
-	delete(c.pending, p.msg.id)
+	delete(c.pending, p.id)
+	return true
+}
+
+// abort ends a call without an answer, if it has none yet; false means that it is or will be done, or was never sent.
+func (c *conn) abort(p *call, err error) bool {
+	if !c.forget(p) {
+		return false
+	}
+	p.err = err
+	p.settle()
+	c.settle()
 	return true
 }
 
@@ -332,12 +346,15 @@ func (c *conn) answered(id uint64, payload []byte) {
 	c.mu.Lock()
 	p := c.pending[id]
 	delete(c.pending, id)
+	draining := c.draining
 	c.mu.Unlock()
 	if p != nil {
 		p.body = payload
-		close(p.done)
+		p.settle()
 	}
-	c.settle()
+	if draining {
+		c.settle()
+	}
 }
 
 func (c *conn) identified(payload []byte) error {

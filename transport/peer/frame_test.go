@@ -40,7 +40,7 @@ func TestOutboxOrder(t *testing.T) {
 	o := newOutbox(8, 1<<20)
 	big := bytes.Repeat([]byte{1}, 2*fragmentBytes+100)
 	push := func(id uint64, payload []byte, l lane) {
-		if err := o.push(&message{typ: typeAppendEntries, id: id, payload: payload}, l); err != nil {
+		if _, err := o.push(&message{typ: typeAppendEntries, id: id, payload: payload}, l); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,11 +84,11 @@ func TestOutboxActive(t *testing.T) {
 	for id := range uint64(activeMax + 2) {
 		m := &message{typ: typeAppendEntries, id: id, payload: make([]byte, 2*fragmentBytes)}
 		all = append(all, m)
-		if err := o.push(m, lane{group: uint32(id)}); err != nil {
+		if _, err := o.push(m, lane{group: uint32(id)}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := o.push(&message{typ: typeAppendEntries, id: 99, payload: []byte("x")}, lane{group: 99}); err != nil {
+	if _, err := o.push(&message{typ: typeAppendEntries, id: 99, payload: []byte("x")}, lane{group: 99}); err != nil {
 		t.Fatal(err)
 	}
 	if !all[activeMax].cancel() {
@@ -109,17 +109,17 @@ func TestOutboxLimits(t *testing.T) {
 		if first == nil {
 			first = m
 		}
-		if err := o.push(m, lane{group: 1}); err != nil {
+		if _, err := o.push(m, lane{group: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := o.push(&message{typ: typeCall, id: 2}, lane{group: 1}); !errors.Is(err, ErrQueueFull) {
+	if _, err := o.push(&message{typ: typeCall, id: 2}, lane{group: 1}); !errors.Is(err, ErrQueueFull) {
 		t.Errorf("third message: %v", err)
 	}
-	if err := o.push(&message{typ: typeCall, id: 3, payload: make([]byte, 500)}, lane{group: 2}); err != nil {
+	if _, err := o.push(&message{typ: typeCall, id: 3, payload: make([]byte, 500)}, lane{group: 2}); err != nil {
 		t.Errorf("one large message in an empty queue: %v", err)
 	}
-	if err := o.push(&message{typ: typeCall, id: 4, payload: make([]byte, 1)}, lane{group: 2}); !errors.Is(err, ErrQueueFull) {
+	if _, err := o.push(&message{typ: typeCall, id: 4, payload: make([]byte, 1)}, lane{group: 2}); !errors.Is(err, ErrQueueFull) {
 		t.Errorf("beyond the bytes: %v", err)
 	}
 	if !first.cancel() {
@@ -129,7 +129,7 @@ func TestOutboxLimits(t *testing.T) {
 		t.Errorf("sent %q", got)
 	}
 	o.close()
-	if err := o.push(&message{typ: typeCall}, lane{}); !errors.Is(err, ErrConnLost) {
+	if _, err := o.push(&message{typ: typeCall}, lane{}); !errors.Is(err, ErrConnLost) {
 		t.Errorf("after close: %v", err)
 	}
 }
@@ -185,7 +185,7 @@ func TestReassemblerForgets(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(20, 20<<20)
 	for id := range uint64(3 * activeMax) {
-		if err := o.push(&message{typ: typeCall, id: id, payload: make([]byte, 1<<20)}, lane{}); err != nil {
+		if _, err := o.push(&message{typ: typeCall, id: id, payload: make([]byte, 1<<20)}, lane{}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,8 +207,8 @@ func tooMuch(id uint64) []byte {
 
 func FuzzFrames(f *testing.F) {
 	o := newOutbox(8, 1<<20)
-	_ = o.push(&message{typ: typeAppendEntries, id: 1, payload: make([]byte, fragmentBytes+1)}, lane{})
-	_ = o.push(&message{typ: typeVote, id: 2, payload: []byte("v")}, lane{urgent: true})
+	_, _ = o.push(&message{typ: typeAppendEntries, id: 1, payload: make([]byte, fragmentBytes+1)}, lane{})
+	_, _ = o.push(&message{typ: typeVote, id: 2, payload: []byte("v")}, lane{urgent: true})
 	f.Add(frames(o))
 	f.Add(appendFrame(nil, header{typ: typeCall, id: 1, flags: 3}, []byte{8, 0, 0, 0}, []byte("half")))
 	f.Fuzz(func(t *testing.T, b []byte) {

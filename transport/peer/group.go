@@ -27,12 +27,20 @@ type groupTransport struct {
 
 	mu     sync.Mutex
 	queue  []*inbound // guarded by mu
-	bytes  int        // guarded by mu
+	bytes  int        // guarded by mu; of the queue
 	active bool       // guarded by mu; a feeder runs
+	// slots holds what Raft has taken: the last request, whose answer may be on its way, and the next. The channels are read
+	// and replaced by the feeder alone.
+	slots [2]slot
+	timer *time.Timer // guarded by mu; wakes the feeder at rings; nil before the first request
+	rings time.Time   // guarded by mu; no later than the first deadline in queue and slots; zero if the timer is not set
 }
 
 func newGroup(m *Mux, id uint32) *groupTransport {
 	g := &groupTransport{m: m, id: id, consum: make(chan raft.RPC), wake: make(chan struct{}, 1)}
+	for i := range g.slots {
+		g.slots[i].answer = make(chan raft.RPCResponse, 1)
+	}
 	g.ctx, g.cancel = context.WithCancelCause(context.Background())
 	return g
 }

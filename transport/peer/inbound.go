@@ -1,6 +1,7 @@
 package peer
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -14,7 +15,12 @@ type inbound struct {
 	command  any
 	bytes    int
 	deadline time.Time
-	answer   chan raft.RPCResponse
+}
+
+// slot is a request that Raft has taken; its answer comes on a channel that is used again.
+type slot struct {
+	in     *inbound // guarded by the group's mu; nil: free
+	answer chan raft.RPCResponse
 }
 
 // serveRaft queues a Raft request at its group. Damage is an error; all else is answered.
@@ -35,10 +41,7 @@ func (c *conn) serveRaft(h header, timeout time.Duration, body []byte) error {
 		c.respondError(h, c.m.noGroup(h.group))
 		return nil
 	}
-	in := &inbound{
-		c: c, h: h, command: command, bytes: len(body), deadline: now().Add(timeout),
-		answer: make(chan raft.RPCResponse, 1),
-	}
+	in := &inbound{c: c, h: h, command: command, bytes: len(body), deadline: now().Add(timeout)}
 	if err := g.enqueue(in); err != nil {
 		c.m.stats.busy.Add(1)
 		c.respondError(h, err)
@@ -58,7 +61,7 @@ func (m *Mux) noGroup(group uint32) *RemoteError {
 	return &RemoteError{Kind: KindNoGroup, Message: fmt.Sprintf("node %q has no group %d open", m.c.NodeID, group)}
 }
 
-// enqueue adds a request; the error is of KindBusy. It never waits.
+// enqueue hands a request to Raft, if Raft waits for one, or queues it; the error is of KindBusy. It never waits.
 func (g *groupTransport) enqueue(in *inbound) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -66,25 +69,119 @@ func (g *groupTransport) enqueue(in *inbound) error {
 		return &RemoteError{Kind: KindBusy, Message: fmt.Sprintf(
 			"the queue of group %d on node %q is full: %d requests, %d bytes", g.id, g.m.c.NodeID, len(g.queue), g.bytes)}
 	}
-	g.queue = append(g.queue, in)
-	g.bytes += in.bytes
+	g.ring(in.deadline)
 	if !g.active {
 		g.active = g.m.spawn(g.feed)
 	}
-	select {
-	case g.wake <- struct{}{}:
-	default:
+	if len(g.queue) == 0 && g.offer(in) {
+		return nil // the feeder waits for the answers of all slots
+	}
+	g.queue = append(g.queue, in)
+	g.bytes += in.bytes
+	if g.slots[0].in == nil && g.slots[1].in == nil {
+		g.signal() // else the next answer wakes the feeder
 	}
 	return nil
 }
 
-// pop returns the first request, nil if there is none.
-func (g *groupTransport) pop() *inbound {
+// offer gives Raft a request if it waits for one and a slot is free. Called with mu held.
+func (g *groupTransport) offer(in *inbound) bool {
+	for i := range g.slots {
+		s := &g.slots[i]
+		if s.in != nil {
+			continue
+		}
+		select {
+		case g.consum <- raft.RPC{Command: in.command, RespChan: s.answer}:
+			s.in = in
+			return true
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// signal wakes the feeder.
+func (g *groupTransport) signal() {
+	select {
+	case g.wake <- struct{}{}:
+	default:
+	}
+}
+
+// ring has the feeder woken at a deadline, unless it is woken before. Called with mu held.
+func (g *groupTransport) ring(deadline time.Time) {
+	if !g.rings.IsZero() && !deadline.Before(g.rings) {
+		return
+	}
+	g.rings = deadline
+	if g.timer == nil {
+		g.timer = time.AfterFunc(deadline.Sub(now()), g.signal)
+		return
+	}
+	g.timer.Reset(deadline.Sub(now()))
+}
+
+func (g *groupTransport) waiting() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.queue) == 0 {
-		return nil
+	return len(g.queue)
+}
+
+// feed hands the requests that could not be handed over at once to Raft, in order, and all of its answers back, from the
+// first request on until the group or the mux ends. Raft may have taken the next request while the answer to the last is on its way.
+func (g *groupTransport) feed() {
+	defer context.AfterFunc(g.ctx, g.signal)()
+	defer context.AfterFunc(g.m.context(), g.signal)()
+	for {
+		consumer, rpc := g.next()
+		select {
+		case r := <-g.slots[0].answer:
+			g.answered(0, r)
+		case r := <-g.slots[1].answer:
+			g.answered(1, r)
+		case <-g.wake:
+			if g.ctx.Err() != nil {
+				g.refuse()
+				return
+			}
+			if g.m.context().Err() != nil {
+				return
+			}
+		case consumer <- rpc:
+			g.taken()
+		}
 	}
+}
+
+// next drops what is too old and hands over what Raft takes at once. If Raft has nothing to answer and something is queued all
+// the same, it returns that, to be offered until Raft takes it.
+func (g *groupTransport) next() (chan<- raft.RPC, raft.RPC) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	present := now()
+	if !g.rings.IsZero() && !present.Before(g.rings) {
+		g.expire(present)
+	}
+	for len(g.queue) > 0 {
+		in := g.queue[0]
+		switch {
+		case !present.Before(in.deadline):
+			g.m.stats.expired.Add(1) // its caller has given up
+		case g.offer(in):
+		case g.slots[0].in == nil && g.slots[1].in == nil:
+			return g.consum, raft.RPC{Command: in.command, RespChan: g.slots[0].answer}
+		default:
+			return nil, raft.RPC{}
+		}
+		g.pop()
+	}
+	return nil, raft.RPC{}
+}
+
+// pop takes the first request out of the queue. Called with mu held.
+func (g *groupTransport) pop() *inbound {
 	in := g.queue[0]
 	g.queue[0] = nil
 	if g.queue = g.queue[1:]; len(g.queue) == 0 {
@@ -94,97 +191,71 @@ func (g *groupTransport) pop() *inbound {
 	return in
 }
 
-func (g *groupTransport) waiting() int {
+// taken notes that Raft has taken what next returned.
+func (g *groupTransport) taken() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return len(g.queue)
+	g.slots[0].in = g.pop()
 }
 
-// feed hands the requests to Raft in order, and its answers back, from the first request on until the group or the mux
-// ends. Raft may have taken the next request while the answer to the last is on its way.
-func (g *groupTransport) feed() {
-	var next *inbound
-	var unanswered []*inbound
-	timer := time.NewTimer(time.Hour)
-	defer timer.Stop()
-	for {
-		if next == nil {
-			next = g.pop()
+// expire gives up what is past its deadline: Raft may hold it still, but nobody waits for what it says. It has the feeder woken
+// at the next deadline.
+func (g *groupTransport) expire(present time.Time) {
+	g.rings = time.Time{}
+	for i := range g.slots {
+		s := &g.slots[i]
+		switch {
+		case s.in == nil:
+		case present.Before(s.in.deadline):
+			g.ring(s.in.deadline)
+		default:
+			*s = slot{answer: make(chan raft.RPCResponse, 1)}
 		}
-		present := now()
-		if next != nil && !present.Before(next.deadline) {
-			g.m.stats.expired.Add(1) // its caller has given up
-			next = nil
-			continue
-		}
-		if len(unanswered) > 0 && !present.Before(unanswered[0].deadline) {
-			unanswered = unanswered[1:] // Raft holds it still; nobody waits for what it says
-			continue
-		}
-		if !g.step(&next, &unanswered, timer, present) {
-			return
+	}
+	for _, in := range g.queue {
+		if present.Before(in.deadline) {
+			g.ring(in.deadline)
 		}
 	}
 }
 
-// step waits for one event: Raft takes next, Raft answers, a request comes, a deadline passes. False means the end.
-func (g *groupTransport) step(next **inbound, unanswered *[]*inbound, timer *time.Timer, present time.Time) bool {
-	var consumer chan<- raft.RPC
-	var rpc raft.RPC
-	var answer <-chan raft.RPCResponse
-	var wake <-chan struct{}
-	wait := time.Hour
-	if n := *next; n != nil {
-		consumer, rpc = g.consum, raft.RPC{Command: n.command, RespChan: n.answer}
-		wait = n.deadline.Sub(present)
-	} else {
-		wake = g.wake
-	}
-	if u := *unanswered; len(u) > 0 {
-		answer = u[0].answer
-		wait = min(wait, u[0].deadline.Sub(present))
-	}
-	if wait < time.Hour {
-		timer.Reset(wait) // else it may ring for what is over, which does no harm
-	}
-	select {
-	case consumer <- rpc:
-		*unanswered = append(*unanswered, *next)
-		*next = nil
-	case r := <-answer:
-		(*unanswered)[0].reply(r)
-		*unanswered = (*unanswered)[1:]
-	case <-wake:
-	case <-timer.C:
-	case <-g.ctx.Done():
-		g.refuse(append(*unanswered, *next))
-		return false
-	case <-g.m.context().Done():
-		return false
-	}
-	return true
+// answered sends Raft's answer.
+func (g *groupTransport) answered(i int, r raft.RPCResponse) {
+	g.mu.Lock()
+	in := g.slots[i].in
+	g.slots[i].in = nil
+	soon := g.slots[1-i].in != nil || len(g.queue) > 0
+	g.mu.Unlock()
+	in.reply(r, soon)
 }
 
 // refuse answers what waits when the group is closed.
-func (g *groupTransport) refuse(rest []*inbound) {
+func (g *groupTransport) refuse() {
 	g.mu.Lock()
-	rest = append(rest, g.queue...)
-	g.queue, g.bytes, g.active = nil, 0, false
+	rest := g.queue
+	for i := range g.slots {
+		if s := &g.slots[i]; s.in != nil {
+			rest = append(rest, s.in)
+			*s = slot{answer: make(chan raft.RPCResponse, 1)}
+		}
+	}
+	g.queue, g.bytes, g.active, g.rings = nil, 0, false, time.Time{}
+	if g.timer != nil {
+		g.timer.Stop()
+	}
 	g.mu.Unlock()
 	for _, in := range rest {
-		if in != nil {
-			in.c.respondError(in.h, g.m.noGroup(g.id))
-		}
+		in.c.respondError(in.h, g.m.noGroup(g.id))
 	}
 }
 
-// reply sends Raft's answer.
-func (in *inbound) reply(r raft.RPCResponse) {
+// reply sends Raft's answer. soon says that Raft has the next request already.
+func (in *inbound) reply(r raft.RPCResponse, soon bool) {
 	err := r.Error
 	if err == nil {
 		var b []byte
 		if b, err = encodeRaftResponse(append(newPayload(256), responseOK), r.Response); err == nil {
-			in.c.respond(in.h, b, lane{urgent: true})
+			in.c.send(&message{typ: typeResponse, group: in.h.group, id: in.h.id, payload: b, soon: soon}, lane{urgent: true})
 			return
 		}
 	}

@@ -19,8 +19,36 @@ type message struct {
 	group   uint32
 	id      uint64
 	payload []byte
-	off     int // guarded by the outbox's mu
+	off     int      // guarded by the outbox's mu
+	next    *message // guarded by the outbox's mu; in its queue
+	soon    bool     // set before it is pushed; its sender sends more before it rests
 	state   atomic.Int32
+}
+
+// messages is a queue.
+type messages struct {
+	first, last *message
+	count       int
+}
+
+func (q *messages) add(m *message) {
+	if q.last == nil {
+		q.first = m
+	} else {
+		q.last.next = m
+	}
+	q.last = m
+	q.count++
+}
+
+// drop takes the first out.
+func (q *messages) drop() {
+	m := q.first
+	if q.first = m.next; q.first == nil {
+		q.last = nil
+	}
+	m.next = nil
+	q.count--
 }
 
 // cancel takes the message back; false means that some of it may be on its way.
@@ -45,27 +73,31 @@ const (
 // laneQueue is one bulk queue; queues with something in them form a ring by next.
 type laneQueue struct {
 	lane     lane
-	messages []*message
+	messages messages
 	bytes    int
 	next     *laneQueue
 }
 
 // outbox orders what a connection sends: urgent messages first, then one fragment of each bulk queue in turn, so that
-// neither megabytes of one group delay the others nor anything delays a heartbeat.
+// neither megabytes of one group delay the others nor anything delays a heartbeat. At any time one goroutine at most writes:
+// the one that push told so, or the connection's writer, to which it hands over.
 type outbox struct {
 	maxMessages int
 	maxBytes    int
-	wake        chan struct{} // holds at most one signal for the writer
+	direct      bool          // set before sharing; who sends may write
+	wake        chan struct{} // holds at most one signal: it is the writer's turn
 
-	mu     sync.Mutex
-	closed bool                // guarded by mu
-	urgent []*message          // guarded by mu
-	queues map[lane]*laneQueue // guarded by mu; only those with something in them
-	head   *laneQueue          // guarded by mu; the ring as a list
-	tail   *laneQueue          // guarded by mu
-	active int                 // guarded by mu; messages of which some fragments are sent, not all
-	count  int                 // guarded by mu; messages
-	bytes  int                 // guarded by mu
+	mu      sync.Mutex
+	closed  bool                // guarded by mu
+	writing bool                // guarded by mu; somebody writes, or will; what is queued meanwhile is sent by them
+	urgent  messages            // guarded by mu
+	queues  map[lane]*laneQueue // guarded by mu; only those with something in them
+	spare   *laneQueue          // guarded by mu; an empty queue to be used again
+	head    *laneQueue          // guarded by mu; the ring as a list
+	tail    *laneQueue          // guarded by mu
+	active  int                 // guarded by mu; messages of which some fragments are sent, not all
+	count   int                 // guarded by mu; messages
+	bytes   int                 // guarded by mu
 }
 
 func newOutbox(maxMessages, maxBytes int) *outbox {
@@ -74,46 +106,85 @@ func newOutbox(maxMessages, maxBytes int) *outbox {
 	}
 }
 
+// directBytes is the largest payload whose sender may write: a larger one may not fit into the socket's buffer.
+const directBytes = 32 << 10
+
 // push queues a message: ErrQueueFull if its queue is at the limit, ErrConnLost if the connection has ended. It never
-// waits.
-func (o *outbox) push(m *message, l lane) error {
+// waits. mine says that the caller must write what is queued (conn.flush).
+func (o *outbox) push(m *message, l lane) (mine bool, err error) {
 	o.mu.Lock()
-	err := o.pushLocked(m, l)
-	o.mu.Unlock()
-	if err != nil {
-		return err
+	defer o.mu.Unlock()
+	if err := o.add(m, l); err != nil || o.writing {
+		return false, err
 	}
-	select {
-	case o.wake <- struct{}{}:
-	default:
+	o.writing = true
+	if o.direct && !m.soon && len(m.payload) <= directBytes {
+		return true, nil
 	}
-	return nil
+	o.signal()
+	return false, nil
 }
 
-func (o *outbox) pushLocked(m *message, l lane) error {
+// rest ends a turn of the writer: true if nothing is queued, else the next turn is its own, too.
+func (o *outbox) rest() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.writing = o.count > 0
+	return !o.writing
+}
+
+// pass ends a turn that push has given. What is queued, or left because the socket did not take it, is the writer's.
+func (o *outbox) pass(left bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.writing = left || o.count > 0; o.writing {
+		o.signal()
+	}
+}
+
+// signal gives the writer the next turn.
+func (o *outbox) signal() {
+	select {
+	case o.wake <- struct{}{}:
+	default: // only when the connection has ended and nobody takes it
+	}
+}
+
+func (o *outbox) add(m *message, l lane) error {
 	if o.closed {
 		return ErrConnLost
 	}
 	if l.urgent {
-		if len(o.urgent) >= urgentMax {
+		if o.urgent.count >= urgentMax {
 			return ErrQueueFull
 		}
-		o.urgent = append(o.urgent, m)
+		o.urgent.add(m)
 	} else {
 		q := o.queues[l]
 		if q == nil {
-			q = &laneQueue{lane: l}
-			o.queues[l] = q
-			o.link(q)
-		} else if len(q.messages) >= o.maxMessages || q.bytes+len(m.payload) > o.maxBytes {
+			q = o.open(l)
+		} else if q.messages.count >= o.maxMessages || q.bytes+len(m.payload) > o.maxBytes {
 			return ErrQueueFull
 		}
-		q.messages = append(q.messages, m)
+		q.messages.add(m)
 		q.bytes += len(m.payload)
 	}
 	o.count++
 	o.bytes += len(m.payload)
 	return nil
+}
+
+// open puts an empty queue into the ring.
+func (o *outbox) open(l lane) *laneQueue {
+	q := o.spare
+	if q == nil {
+		q = new(laneQueue)
+	}
+	o.spare = nil
+	*q = laneQueue{lane: l}
+	o.queues[l] = q
+	o.link(q)
+	return q
 }
 
 func (o *outbox) link(q *laneQueue) {
@@ -162,10 +233,9 @@ func (o *outbox) frame(b []byte) ([]byte, bool) {
 
 // take picks the next fragment: payload[from:to] of m.
 func (o *outbox) take() (m *message, from, to int) {
-	for len(o.urgent) > 0 {
-		m := o.urgent[0]
-		o.urgent[0] = nil
-		o.urgent = o.urgent[1:]
+	for o.urgent.count > 0 {
+		m := o.urgent.first
+		o.urgent.drop()
 		o.count--
 		o.bytes -= len(m.payload)
 		if m.state.CompareAndSwap(messageQueued, messageStarted) {
@@ -174,7 +244,7 @@ func (o *outbox) take() (m *message, from, to int) {
 	}
 	for o.head != nil {
 		q := o.unlinkHead()
-		m := q.messages[0]
+		m := q.messages.first
 		large := len(m.payload) > fragmentBytes
 		if m.off == 0 && large && o.active >= activeMax && m.state.Load() == messageQueued {
 			o.link(q) // not its turn yet; those that are under way are in the ring too
@@ -205,14 +275,14 @@ func (o *outbox) take() (m *message, from, to int) {
 
 // finishHead drops the first message of an unlinked queue and puts the queue back if more waits.
 func (o *outbox) finishHead(q *laneQueue) {
-	m := q.messages[0]
-	q.messages[0] = nil
-	q.messages = q.messages[1:]
-	q.bytes -= len(m.payload)
+	n := len(q.messages.first.payload)
+	q.messages.drop()
+	q.bytes -= n
 	o.count--
-	o.bytes -= len(m.payload)
-	if len(q.messages) == 0 {
+	o.bytes -= n
+	if q.messages.count == 0 {
 		delete(o.queues, q.lane)
+		o.spare = q
 		return
 	}
 	o.link(q)
@@ -229,7 +299,7 @@ func (o *outbox) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
-	o.urgent, o.queues, o.head, o.tail = nil, nil, nil, nil
+	o.urgent, o.queues, o.head, o.tail, o.spare = messages{}, nil, nil, nil, nil
 	o.count, o.bytes = 0, 0
 }
 

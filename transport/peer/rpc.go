@@ -103,12 +103,17 @@ func (m *Mux) withDeadline(ctx context.Context) (context.Context, context.Cancel
 	return context.WithTimeout(ctx, m.c.CallTimeout)
 }
 
-// appendTimeout appends what is left until the deadline of ctx, in milliseconds, at least one.
+// appendTimeout appends what is left until the deadline of ctx, in milliseconds.
 func (m *Mux) appendTimeout(b []byte, ctx context.Context) []byte {
 	left := m.c.CallTimeout
 	if d, ok := ctx.Deadline(); ok {
 		left = d.Sub(now())
 	}
+	return appendMillis(b, left)
+}
+
+// appendMillis appends how long the caller waits, in milliseconds, at least one.
+func appendMillis(b []byte, left time.Duration) []byte {
 	ms := min(max(left.Milliseconds(), 1), math.MaxUint32)
 	return binary.LittleEndian.AppendUint32(b, uint32(ms))
 }

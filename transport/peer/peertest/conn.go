@@ -143,17 +143,44 @@ func (c *Conn) Write(p []byte) (int, error) {
 		case len(p) == 0:
 			return written, nil
 		}
-		if room := min(windowBytes-s.bytes, len(p)); room > 0 {
-			at := now().Add(c.n.delay[pair(s.from, s.to)])
-			s.segments = append(s.segments, segment{at: at, data: append([]byte(nil), p[:room]...)})
-			s.bytes += room
-			written += room
-			p = p[room:]
-			c.n.cond.Broadcast()
+		if n := s.put(p); n > 0 {
+			written += n
+			p = p[n:]
 			continue
 		}
 		c.n.cond.Wait()
 	}
+}
+
+// TryWrite writes what there is room for, without waiting, as a socket that does not block.
+func (c *Conn) TryWrite(p []byte) (int, error) {
+	c.n.mu.Lock()
+	defer c.n.mu.Unlock()
+	s := c.out
+	switch {
+	case c.closed:
+		return 0, c.fail("write", net.ErrClosed)
+	case s.err != nil:
+		return 0, c.fail("write", s.err)
+	case s.gone && !s.held():
+		return 0, c.fail("write", io.ErrClosedPipe)
+	case c.write.passed():
+		return 0, c.fail("write", os.ErrDeadlineExceeded)
+	}
+	return s.put(p), nil
+}
+
+// put appends what there is room for.
+func (s *stream) put(p []byte) int {
+	room := min(windowBytes-s.bytes, len(p))
+	if room <= 0 {
+		return 0
+	}
+	at := now().Add(s.n.delay[pair(s.from, s.to)])
+	s.segments = append(s.segments, segment{at: at, data: append([]byte(nil), p[:room]...)})
+	s.bytes += room
+	s.n.cond.Broadcast()
+	return room
 }
 
 // Close implements net.Conn: the other end reads what was written, then the end.
