@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/carillon-timers/carillon/raftfsm"
 	"github.com/carillon-timers/carillon/shard"
 	"github.com/carillon-timers/carillon/shard/executor"
-	"github.com/carillon-timers/carillon/transport"
 	"github.com/carillon-timers/carillon/transport/peer"
 )
 
@@ -31,6 +29,7 @@ const (
 type localShard interface {
 	Leader() string
 	Propose(ctx context.Context, cmds []*raftfsm.Command) ([]raftfsm.Result, error)
+	Submit(cmds []*raftfsm.Command, done func([]raftfsm.Result, error)) (abandon func(error), err error)
 	Get(ctx context.Context, namespace, id string) (raftfsm.Status, error)
 	List(ctx context.Context, q raftfsm.ListQuery) (raftfsm.ListPage, error)
 	Forecast(ctx context.Context, q raftfsm.ForecastQuery) ([]raftfsm.ForecastRow, error)
@@ -58,95 +57,9 @@ type router struct {
 	proposals          executor.Histogram // how long the proposals to this node's own shards took
 }
 
-// Apply groups the commands by shard and runs the shards concurrently.
-func (r *router) Apply(ctx context.Context, commands []*raftfsm.Command) []transport.Outcome {
-	out := make([]transport.Outcome, len(commands))
-	shards := r.shards()
-	if shards == 0 {
-		for i := range out {
-			out[i].Err = errNotFormed
-		}
-		return out
-	}
-	if len(commands) == 1 {
-		r.applyShard(ctx, shardOf(commands[0], shards), commands, func(_ int, o transport.Outcome) { out[0] = o })
-		return out
-	}
-	groups := map[int][]int{} // shard -> places in commands
-	for i, c := range commands {
-		s := shardOf(c, shards)
-		groups[s] = append(groups[s], i)
-	}
-	var all sync.WaitGroup
-	for s, places := range groups {
-		all.Go(func() {
-			part := make([]*raftfsm.Command, len(places))
-			for k, i := range places {
-				part[k] = commands[i]
-			}
-			r.applyShard(ctx, s, part, func(k int, o transport.Outcome) { out[places[k]] = o })
-		})
-	}
-	all.Wait()
-	return out
-}
-
-// applyShard runs commands of one shard and sets the outcome of each.
-func (r *router) applyShard(ctx context.Context, s int, commands []*raftfsm.Command, set func(k int, o transport.Outcome)) {
-	var results []raftfsm.Result
-	var body []byte
-	err := r.route(ctx, s, func(node string) (err error) {
-		if node == r.self {
-			results, err = r.propose(ctx, s, commands)
-			return err
-		}
-		if body == nil {
-			if body, err = (&logv1.CommandList{Commands: commands}).MarshalVT(); err != nil {
-				return err
-			}
-		}
-		results, err = r.forward(ctx, node, s, body, len(commands))
-		return err
-	})
-	for k := range commands {
-		if err != nil {
-			set(k, transport.Outcome{Err: err})
-		} else {
-			set(k, transport.Outcome{Result: results[k], Err: shard.ErrOf(results[k])})
-		}
-	}
-}
-
-func (r *router) propose(ctx context.Context, s int, commands []*raftfsm.Command) ([]raftfsm.Result, error) {
-	local := r.local(s)
-	if local == nil {
-		return nil, &shard.NotLeaderError{}
-	}
-	began := r.now()
-	results, err := local.Propose(ctx, commands)
-	if err == nil {
-		r.proposals.Observe(r.now().Sub(began).Microseconds())
-	}
-	return results, err
-}
-
-// forward is the one hop. When the connection breaks after the request has left, nobody knows the outcome.
-func (r *router) forward(ctx context.Context, node string, s int, body []byte, n int) ([]raftfsm.Result, error) {
-	r.forwarded.Add(1)
-	answer, err := r.call(ctx, node, methodApply, uint32(s), body)
-	if err != nil {
-		return nil, writeError(err)
-	}
-	list := &logv1.ResultList{}
-	if err := list.UnmarshalVT(answer); err != nil || len(list.Results) != n {
-		return nil, fmt.Errorf("%w: the answer of %s has no meaning", shard.ErrUnknown, node)
-	}
-	return resultsFromProto(list), nil
-}
-
 // read runs a read at the leader: a read that failed on the way has changed nothing, so it is tried again.
 func (r *router) read(ctx context.Context, s int, here func(localShard) error, method peer.Method, body []byte, there func([]byte) error) error {
-	return r.route(ctx, s, func(node string) error {
+	return r.route(ctx, s, nil, func(node string) error {
 		if node == r.self {
 			if local := r.local(s); local != nil {
 				return here(local)
@@ -184,11 +97,22 @@ func (r *router) Get(ctx context.Context, namespace, id string) (raftfsm.Status,
 }
 
 // route calls do with one node after another until one leads the shard: who leads as this node's replica knows, the last known
-// leader, this node, the replicas in the order of the map. It goes on only after errors that say "not applied".
-func (r *router) route(ctx context.Context, s int, do func(node string) error) error {
+// leader, this node, the replicas in the order of the map. It goes on only after errors that say "not applied". own is such an
+// error if this node's replica was asked before.
+func (r *router) route(ctx context.Context, s int, own error, do func(node string) error) error {
 	var end time.Time // set at the first failure: a call that succeeds at once reads no clock
 	var last error = &shard.NotLeaderError{}
 	var tried []string
+	failed := func(node string, err error) {
+		if end.IsZero() {
+			end = r.now().Add(r.limit)
+		}
+		r.retried.Add(1)
+		last, tried = err, append(tried, node)
+	}
+	if own != nil {
+		failed(r.self, own)
+	}
 	wait := routeWaitMin
 	for {
 		node := r.pick(s, tried)
@@ -207,30 +131,35 @@ func (r *router) route(ctx context.Context, s int, do func(node string) error) e
 			continue
 		}
 		err := do(node)
-		var notLeader *shard.NotLeaderError
-		switch {
-		case err == nil:
-			r.learn(s, node)
-			return nil
-		case ctx.Err() != nil, errors.Is(err, shard.ErrUnknown):
-			r.forget(s, node) // it may hang: the next call asks another first
-			return err
-		case errors.As(err, &notLeader):
-			r.forget(s, node)
-			if notLeader.Leader != "" && notLeader.Leader != node {
-				r.learn(s, notLeader.Leader)
-			}
-		case errors.Is(err, shard.ErrUnavailable):
-			r.forget(s, node)
-		default:
+		if r.final(ctx, s, node, err) {
 			return err
 		}
-		if end.IsZero() {
-			end = r.now().Add(r.limit)
-		}
-		r.retried.Add(1)
-		last, tried = err, append(tried, node)
+		failed(node, err)
 	}
+}
+
+// final says whether the answer of a node ends the search for the leader of a shard, and notes what it tells of it.
+func (r *router) final(ctx context.Context, s int, node string, err error) bool {
+	if err == nil {
+		r.learn(s, node)
+		return true
+	}
+	if ctx.Err() != nil || errors.Is(err, shard.ErrUnknown) {
+		r.forget(s, node) // it may hang: the next call asks another first
+		return true
+	}
+	if notLeader, ok := errors.AsType[*shard.NotLeaderError](err); ok {
+		r.forget(s, node)
+		if notLeader.Leader != "" && notLeader.Leader != node {
+			r.learn(s, notLeader.Leader)
+		}
+		return false
+	}
+	if errors.Is(err, shard.ErrUnavailable) {
+		r.forget(s, node)
+		return false
+	}
+	return true
 }
 
 // pick chooses whom to ask next; empty when all were tried. This node's own replica hears of a new leader first, while the noted
@@ -316,13 +245,4 @@ func shardOf(c *raftfsm.Command, shards int) int {
 		return 0
 	}
 	return carillonv1.ShardOf(timer.GetNamespace(), timer.GetId(), shards)
-}
-
-// ApplyShard brings a command to the leader of a shard, whatever timers it names.
-func (r *router) ApplyShard(ctx context.Context, s int, command *raftfsm.Command) (out transport.Outcome) {
-	if r.shards() == 0 {
-		return transport.Outcome{Err: errNotFormed}
-	}
-	r.applyShard(ctx, s, []*raftfsm.Command{command}, func(_ int, o transport.Outcome) { out = o })
-	return out
 }

@@ -43,6 +43,14 @@ func (f *fakeShard) Propose(_ context.Context, cmds []*raftfsm.Command) ([]raftf
 	return results, nil
 }
 
+func (f *fakeShard) Submit(cmds []*raftfsm.Command, done func([]raftfsm.Result, error)) (func(error), error) {
+	results, err := f.Propose(context.Background(), cmds)
+	if err == nil {
+		done(results, nil)
+	}
+	return func(error) {}, err
+}
+
 func (f *fakeShard) Get(_ context.Context, namespace, id string) (raftfsm.Status, error) {
 	if f.err != nil {
 		return raftfsm.Status{}, f.err

@@ -90,7 +90,10 @@ func (l *lease) count() {
 }
 
 // held says whether a majority has been in contact, in the term, within the lease.
-func (l *lease) held(term uint64) bool {
+func (l *lease) held(term uint64) bool { return l.heldAt(term, l.now()) }
+
+// heldAt is held at a time that was just read of the lease's clock.
+func (l *lease) heldAt(term uint64, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if term != l.term {
@@ -99,7 +102,6 @@ func (l *lease) held(term uint64) bool {
 	if l.alone {
 		return true
 	}
-	now := l.now()
 	return !l.majority.IsZero() && now.Sub(l.majority) < l.timeout && now.Round(0).Sub(l.majority.Round(0)) < l.timeout
 }
 

@@ -28,12 +28,14 @@ const (
 	stopped
 )
 
-// call is one Propose: its commands wait in the queue, then travel in one entry or several. Guarded by proposer.mu, but for
-// done; once done is closed failed and results are the caller's.
+// call is one Submit: its commands wait in the queue, then travel in one entry or several. Guarded by proposer.mu, but for
+// done.
 type call struct {
 	cmds    []*raftfsm.Command
 	sizes   []int
 	results []raftfsm.Result
+	// since is when it joined the queue.
+	since time.Time
 	// next is the first command that waits; open counts those that are in entries in flight.
 	next, open int
 	// sent says that a command of it was sent, applied that one was applied, stale that one came too late to change anything.
@@ -43,15 +45,14 @@ type call struct {
 	// call is to fail when that is done.
 	forming int
 	doomed  error
-	// before and after are its neighbours in the queue.
+	// before and after are its neighbours in the queue; when it is settled after is the next that was.
 	before, after *call
 	queued        bool
 	settled       bool
-	// forget: nobody waits (what the executor proposes). then, if it is not nil, is called with the results, under no lock, unless
-	// the call fails.
+	// forget: nobody waits (what the executor proposes).
 	forget bool
-	then   func([]raftfsm.Result)
-	done   chan struct{}
+	// done, if it is not nil, is called once, under no lock, with the results or with the reason why there are none.
+	done func([]raftfsm.Result, error)
 	// oneSize and oneResult back sizes and results of a single command.
 	oneSize   [1]int
 	oneResult [1]raftfsm.Result
@@ -64,9 +65,11 @@ type flight struct {
 	begin    bool
 	items    []item
 	cmds     []*raftfsm.Command
-	// formed says that the entry has been made. Guarded by proposer.mu.
-	formed bool
+	// bytes is about what the commands take in the entry.
+	bytes  int
 	sentAt time.Time
+	// formed says that the entry has been made, landed that the flight is out of the window. Guarded by proposer.mu.
+	formed, landed bool
 }
 
 // item is one command of a flight: the place of its result in its call.
@@ -76,8 +79,8 @@ type item struct {
 }
 
 // proposer joins commands to log entries (group commit): it sends at once while fewer than the window are in flight, else
-// it collects; there is no linger. Waiters are completed from Apply, and failed on a change of leadership, on stop and by
-// their own deadlines; Raft's futures are never waited for.
+// it collects; there is no linger. Calls are settled from Apply, and failed on a change of leadership, on stop, by ApplyTimeout
+// and by who submitted them; Raft's futures are never waited for.
 type proposer struct {
 	s *Shard // set before sharing
 	// wake holds at most one signal for the sender.
@@ -90,12 +93,16 @@ type proposer struct {
 	// begin asks the sender for an entry that opens the epoch.
 	begin    bool
 	sequence uint64
-	flights  map[uint64]*flight
+	// flights are the entries in flight, by their sequence; spare are some that were.
+	flights, spare []*flight
 	// head and tail are the ends of the queue; queued and queuedBytes what it holds.
 	head, tail          *call
 	queued, queuedBytes int
-	// finished are the calls whose then is to be called by the goroutine that has settled them.
-	finished []*call
+	// settled and lastSettled are the ends of the list of calls whose done is to be called by who gives mu back.
+	settled, lastSettled *call
+	// expiry runs expire; armed says that it will.
+	expiry *time.Timer
+	armed  bool
 	// drained is closed when nothing is in flight (Transfer).
 	drained chan struct{}
 	counts  ProposerStats
@@ -111,7 +118,7 @@ type ProposerStats struct {
 }
 
 func newProposer(s *Shard) *proposer {
-	return &proposer{s: s, wake: make(chan struct{}, 1), flights: map[uint64]*flight{}}
+	return &proposer{s: s, wake: make(chan struct{}, 1)}
 }
 
 // Propose applies the commands, joined with others, and returns their results in order once a majority has them on disk and
@@ -125,34 +132,46 @@ func (s *Shard) Propose(ctx context.Context, cmds []*raftfsm.Command) ([]raftfsm
 	if len(cmds) == 0 {
 		return nil, nil
 	}
+	var results []raftfsm.Result
+	var failed error
+	ended := make(chan struct{})
+	abandon, err := s.Submit(cmds, func(r []raftfsm.Result, err error) {
+		results, failed = r, err
+		close(ended)
+	})
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		abandon(ctx.Err())
+		<-ended
+	}
+	return results, failed
+}
+
+// Submit is Propose for one who does not wait here, so that a call to several shards needs no goroutine for each: done is called once
+// with what Propose would return, maybe before Submit returns. It must be quick and wait for nothing, since the goroutine that
+// applies may call it. If Submit returns an error done is not called. abandon ends the call with the reason, or with ErrUnknown if
+// something of it was sent; done is called then too, soon.
+func (s *Shard) Submit(cmds []*raftfsm.Command, done func([]raftfsm.Result, error)) (abandon func(why error), err error) {
 	c, err := s.proposer.newCall(cmds)
 	if err != nil {
 		return nil, err
 	}
+	c.done = done
 	if err := s.proposer.enqueue(c); err != nil {
 		return nil, err
 	}
-	deadline := time.NewTimer(s.c.ApplyTimeout)
-	defer deadline.Stop()
-	select {
-	case <-c.done:
-	case <-ctx.Done():
-		s.proposer.abandon(c, ctx.Err())
-	case <-deadline.C:
-		s.proposer.abandon(c, fmt.Errorf("%w: not sent within %v", ErrUnavailable, s.c.ApplyTimeout))
-	}
-	<-c.done
-	if c.failed != nil {
-		return nil, c.failed
-	}
-	return c.results, nil
+	return func(why error) { s.proposer.abandon(c, why) }, nil
 }
 
 func (p *proposer) newCall(cmds []*raftfsm.Command) (*call, error) {
-	if len(cmds) > raftfsm.MaxBatchItems {
-		return nil, &InvalidError{"batch", fmt.Sprintf("%d items", len(cmds)), fmt.Sprintf("at most %d items", raftfsm.MaxBatchItems)}
+	if len(cmds) == 0 || len(cmds) > raftfsm.MaxBatchItems {
+		return nil, &InvalidError{"batch", fmt.Sprintf("%d items", len(cmds)), fmt.Sprintf("1 to %d items", raftfsm.MaxBatchItems)}
 	}
-	c := &call{cmds: cmds, done: make(chan struct{})}
+	c := &call{cmds: cmds}
 	if c.sizes, c.results = c.oneSize[:], c.oneResult[:]; len(cmds) > 1 {
 		c.sizes, c.results = make([]int, len(cmds)), make([]raftfsm.Result, len(cmds))
 	}
@@ -181,13 +200,14 @@ func (p *proposer) enqueue(c *call) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	now := p.s.d.Monotonic()
 	switch p.role {
 	case following:
 		return p.s.notLeader()
 	case stopped:
 		return ErrUnavailable
 	case leading:
-		if !p.s.lease.held(p.epoch) {
+		if !p.s.lease.heldAt(p.epoch, now) {
 			return fmt.Errorf("%w: no majority answers", ErrUnavailable)
 		}
 	}
@@ -195,7 +215,7 @@ func (p *proposer) enqueue(c *call) error {
 		p.counts.Overloaded++
 		return err
 	}
-	c.queued, c.before = true, p.tail
+	c.since, c.queued, c.before = now, true, p.tail
 	if p.tail == nil {
 		p.head = c
 	} else {
@@ -204,7 +224,10 @@ func (p *proposer) enqueue(c *call) error {
 	p.tail = c
 	p.queued += len(c.cmds)
 	p.queuedBytes += bytes
-	p.signal()
+	if !c.forget {
+		p.expectBy(p.s.c.ApplyTimeout)
+	}
+	p.prompt()
 	return nil
 }
 
@@ -243,7 +266,14 @@ func adds(cmd *raftfsm.Command) int {
 
 // settleOwn takes commands from the executor, see executor.Options.Settle. It never waits; what cannot be taken comes again.
 func (p *proposer) settleOwn(cmds []*raftfsm.Command, done func([]raftfsm.Result)) bool {
-	if done == nil && p.s.kept.Load() >= int64(p.s.c.MaxPending) {
+	var ended func([]raftfsm.Result, error)
+	if done != nil {
+		ended = func(results []raftfsm.Result, err error) {
+			if err == nil {
+				done(results)
+			}
+		}
+	} else if p.s.kept.Load() >= int64(p.s.c.MaxPending) {
 		// Repeats that make timers of their due times wait, as everything else that would add timers.
 		cmds = slices.DeleteFunc(cmds, func(c *raftfsm.Command) bool { return c.GetAdvance() != nil })
 	}
@@ -253,7 +283,7 @@ func (p *proposer) settleOwn(cmds []*raftfsm.Command, done func([]raftfsm.Result
 		if err != nil {
 			return false
 		}
-		c.forget, c.then = true, done
+		c.forget, c.done = true, ended
 		if p.enqueue(c) != nil {
 			return false
 		}
@@ -262,14 +292,20 @@ func (p *proposer) settleOwn(cmds []*raftfsm.Command, done func([]raftfsm.Result
 	return true
 }
 
-// tell calls what waits for the calls that were settled. Called without mu.
-func (p *proposer) tell() {
-	p.mu.Lock()
-	finished := p.finished
-	p.finished = nil
+// unlock gives mu back and tells what waits for the calls that were settled under it.
+func (p *proposer) unlock() {
+	c := p.settled
+	p.settled, p.lastSettled = nil, nil
 	p.mu.Unlock()
-	for _, c := range finished {
-		c.then(c.results)
+	for c != nil {
+		next := c.after
+		c.after = nil
+		if c.failed != nil {
+			c.done(nil, c.failed)
+		} else {
+			c.done(c.results, nil)
+		}
+		c = next
 	}
 }
 
@@ -285,8 +321,60 @@ func (p *proposer) signal() {
 // unknown.
 func (p *proposer) abandon(c *call, why error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	p.fail(c, why)
+}
+
+// expectBy makes expire run after so long, if it is not going to run before. Called with mu held.
+func (p *proposer) expectBy(wait time.Duration) {
+	switch {
+	case p.armed:
+	case p.expiry == nil:
+		p.expiry = time.AfterFunc(wait, p.expire)
+	default:
+		p.expiry.Reset(wait)
+	}
+	p.armed = true
+}
+
+// expire fails the calls that are older than ApplyTimeout, but for the executor's own. In each flight and in the queue they are in
+// the order in which they came, so it looks until one is younger.
+func (p *proposer) expire() {
+	limit := p.s.c.ApplyTimeout
+	why := fmt.Errorf("%w: not sent within %v", ErrUnavailable, limit)
+	p.mu.Lock()
+	defer p.unlock()
+	p.armed = false
+	now := p.s.d.Monotonic()
+	old := func(c *call) bool {
+		if c.forget {
+			return true
+		}
+		if left := limit - now.Sub(c.since); left > 0 {
+			p.expectBy(left)
+			return false
+		}
+		p.fail(c, why)
+		return true
+	}
+	for _, f := range p.flights {
+		if !f.formed {
+			p.expectBy(limit / 1000) // its items are the sender's for so long
+			continue
+		}
+		for _, it := range f.items {
+			if !old(it.call) {
+				break
+			}
+		}
+	}
+	for c := p.head; c != nil; {
+		next := c.after
+		if !old(c) {
+			break
+		}
+		c = next
+	}
 }
 
 // fail settles a call that will not get all its results: with why if nothing of it can have been applied, else with
@@ -308,7 +396,7 @@ func (p *proposer) fail(c *call, why error) {
 	p.settle(c)
 }
 
-// settle tells the waiter. Called with mu held.
+// settle has done called when mu is given back. Called with mu held.
 func (p *proposer) settle(c *call) {
 	if c.settled {
 		return
@@ -317,10 +405,15 @@ func (p *proposer) settle(c *call) {
 		p.counts.Unknown++
 	}
 	c.settled = true
-	close(c.done)
-	if c.then != nil && c.failed == nil {
-		p.finished = append(p.finished, c)
+	switch {
+	case c.done == nil:
+		return
+	case p.settled == nil:
+		p.settled = c
+	default:
+		p.lastSettled.after = c
 	}
+	p.lastSettled = c
 }
 
 // unqueue takes what waits of the call out of the queue. Called with mu held.

@@ -2,6 +2,7 @@ package shard
 
 import (
 	"errors"
+	"slices"
 	"time"
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
@@ -34,31 +35,46 @@ func (p *proposer) send(quit <-chan struct{}) {
 	}
 }
 
+// ready says whether there is an entry to be made, and room for it in the window. Called with mu held.
+func (p *proposer) ready() bool {
+	if p.begin && (p.role == opening || p.role == pausing) {
+		return true
+	}
+	return p.role == leading && p.head != nil && len(p.flights) < p.s.c.InFlight
+}
+
+// prompt wakes the sender if there is something for it to do. Called with mu held, after whatever may have changed that.
+func (p *proposer) prompt() {
+	if p.ready() {
+		p.signal()
+	}
+}
+
 // take makes the next flight of what waits; nil if there is nothing to send or the window is full.
 func (p *proposer) take() *flight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch {
-	case p.begin && (p.role == opening || p.role == pausing):
-		p.begin = false
-	case p.role != leading || p.head == nil || len(p.flights) >= p.s.c.InFlight:
+	if !p.ready() {
 		return nil
 	}
 	p.sequence++
-	f := &flight{
-		sequence: p.sequence, epoch: p.epoch, begin: p.role != leading, sentAt: p.s.d.Monotonic(),
+	f := &flight{}
+	if last := len(p.spare) - 1; last >= 0 {
+		f, p.spare = p.spare[last], p.spare[:last]
 	}
-	p.flights[f.sequence] = f
+	f.sequence, f.epoch, f.begin, f.sentAt = p.sequence, p.epoch, p.role != leading, p.s.d.Monotonic()
+	p.flights = append(p.flights, f)
 	if f.begin {
+		p.begin = false
 		return f
 	}
-	for bytes := 0; p.head != nil && len(f.items) < raftfsm.MaxEntryCommands; {
+	for p.head != nil && len(f.items) < raftfsm.MaxEntryCommands {
 		c := p.head
 		size := c.sizes[c.next]
-		if bytes+size > raftfsm.MaxEntryBytes && len(f.items) > 0 {
+		if f.bytes+size > raftfsm.MaxEntryBytes && len(f.items) > 0 {
 			break
 		}
-		bytes += size
+		f.bytes += size
 		f.items = append(f.items, item{c, c.next})
 		f.cmds = append(f.cmds, c.cmds[c.next])
 		c.forming++
@@ -73,77 +89,94 @@ func (p *proposer) take() *flight {
 	return f
 }
 
+// refusal is the answer to a command of a flight that is not proposed.
+type refusal struct {
+	item
+	result raftfsm.Result
+}
+
+// drop takes the commands out of a flight for which why has an answer, and adds the answers to refused.
+func (f *flight) drop(refused []refusal, why func(i int) *raftfsm.Result) []refusal {
+	kept := 0
+	for i, it := range f.items {
+		if r := why(i); r != nil {
+			refused = append(refused, refusal{it, *r})
+			continue
+		}
+		f.items[kept], f.cmds[kept] = it, f.cmds[i]
+		kept++
+	}
+	f.items, f.cmds = f.items[:kept], f.cmds[:kept]
+	return refused
+}
+
 // form stamps the commands, answers those that are not to be proposed, and encodes the rest. It returns nil if nothing is
 // left to send.
 func (p *proposer) form(f *flight) []byte {
-	rejected := make([]*raftfsm.Result, len(f.cmds))
-	sound := make([]*raftfsm.Command, 0, len(f.cmds))
-	at := make([]int, 0, len(f.cmds))
-	for i, cmd := range f.cmds {
-		if rejected[i] = malformed(cmd); rejected[i] == nil {
-			sound, at = append(sound, cmd), append(at, i)
-		}
-	}
-	clock, refused := p.s.fsm.Stamp(f.epoch, p.s.d.Now().UnixMilli(), sound)
-	entry := logv1.Entry{Epoch: f.epoch, ClockMs: clock, Proposer: p.s.incarnation, Sequence: f.sequence}
-	items := make([]item, 0, len(f.items))
-	for i, cmd := range sound {
-		if rejected[at[i]] = refused[i]; refused[i] == nil {
-			entry.Commands = append(entry.Commands, cmd)
-			items = append(items, f.items[at[i]])
-		}
-	}
+	refused := f.drop(nil, func(i int) *raftfsm.Result { return malformed(f.cmds[i]) })
+	clock, stamped := p.s.fsm.Stamp(f.epoch, p.s.d.Now().UnixMilli(), f.cmds)
+	refused = f.drop(refused, func(i int) *raftfsm.Result { return stamped[i] })
+	cmds := f.cmds
+	entry := logv1.Entry{Epoch: f.epoch, ClockMs: clock, Proposer: p.s.incarnation, Sequence: f.sequence, Commands: cmds}
 	if f.begin {
 		entry.Begin = &logv1.Begin{Node: p.s.c.Node, Boot: p.s.c.Boot}
 	}
 	var data []byte
-	if f.begin || len(entry.Commands) > 0 {
-		data = raftfsm.EncodeEntry(&entry, make([]byte, 0, 64+entry.SizeVT()))
+	if f.begin || len(cmds) > 0 {
+		data = raftfsm.EncodeEntry(&entry, make([]byte, 0, entryOverhead+f.bytes))
 	}
-	sent := p.formed(f, items, entry.Commands, rejected)
-	p.tell()
-	if !sent {
+	if !p.formed(f, refused) {
 		// Leadership has changed meanwhile, or nothing is left.
-		p.s.fsm.ReleaseHolds(entry.Commands)
+		p.s.fsm.ReleaseHolds(cmds)
 		return nil
 	}
 	return data
 }
 
+// entryOverhead is what an entry takes beside its commands.
+const entryOverhead = 64
+
 // formed notes what has become of the commands of a flight, and says whether it is to be sent.
-func (p *proposer) formed(f *flight, items []item, cmds []*raftfsm.Command, rejected []*raftfsm.Result) bool {
+func (p *proposer) formed(f *flight, refused []refusal) bool {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	_, flying := p.flights[f.sequence]
-	send := flying && (f.begin || len(cmds) > 0)
-	for i, it := range f.items {
+	defer p.unlock()
+	send := !f.landed && (f.begin || len(f.cmds) > 0)
+	for _, it := range f.items {
 		it.call.forming--
-		if rejected[i] == nil {
-			it.call.sent = it.call.sent || send
-			continue
-		}
-		p.counts.Rejected++
-		it.call.results[it.at] = *rejected[i]
-		p.close(it.call)
+		it.call.sent = it.call.sent || send
 	}
-	for i, it := range f.items {
-		if rejected[i] == nil && !send {
+	for _, r := range refused {
+		r.call.forming--
+		p.counts.Rejected++
+		r.call.results[r.at] = r.result
+		p.close(r.call)
+	}
+	for _, it := range f.items {
+		if !send {
 			it.call.open--
 			p.fail(it.call, p.s.notLeader())
 		}
-		if it.call.doomed != nil {
-			p.fail(it.call, it.call.doomed)
-		}
+		p.failDoomed(it.call)
 	}
-	f.items, f.cmds, f.formed = items, cmds, true
-	if flying && !send {
+	for _, r := range refused {
+		p.failDoomed(r.call)
+	}
+	f.formed = true
+	switch {
+	case send:
+		p.counts.Entries++
+		p.counts.Commands += uint64(len(f.cmds))
+	case !f.landed:
 		p.land(f)
 	}
-	if send {
-		p.counts.Entries++
-		p.counts.Commands += uint64(len(cmds))
-	}
 	return send
+}
+
+// failDoomed fails a call that was to end while an entry was made of its commands. Called with mu held.
+func (p *proposer) failDoomed(c *call) {
+	if c.doomed != nil {
+		p.fail(c, c.doomed)
+	}
 }
 
 // close notes that one command of a call has its result. Called with mu held.
@@ -162,44 +195,64 @@ func (p *proposer) close(c *call) {
 
 // land takes a flight out of the window. Called with mu held.
 func (p *proposer) land(f *flight) {
-	delete(p.flights, f.sequence)
+	f.landed = true
+	p.flights = slices.DeleteFunc(p.flights, func(g *flight) bool { return g == f })
 	if len(p.flights) == 0 && p.drained != nil {
 		close(p.drained)
 		p.drained = nil
 	}
-	p.signal()
+	p.prompt()
 }
 
-// applied completes the waiters of an entry that this replica has applied. Called by the goroutine that applies.
+// applied completes the calls of an entry that this replica has applied. Called by the goroutine that applies.
 func (p *proposer) applied(a raftfsm.Applied) {
 	if a.Proposer != p.s.incarnation {
 		return
 	}
-	p.mu.Lock()
-	var lost []*raftfsm.Command
-	for sequence, f := range p.flights {
-		// Entries are handed to Raft, and come into the log, in the order of their sequence: one that was passed over was
-		// refused and never comes.
-		if sequence < a.Sequence {
-			lost = append(lost, f.cmds...)
-			p.crash(f, errLost)
-		}
-	}
-	if f := p.flights[a.Sequence]; f != nil {
-		for i, it := range f.items {
-			it.call.results[it.at] = a.Results[i]
-			it.call.stale = it.call.stale || a.Stale
-			it.call.applied = it.call.applied || !a.Stale
-			p.close(it.call)
-		}
-		p.land(f)
-	}
-	p.mu.Unlock()
-	p.tell()
-	if len(lost) > 0 {
+	if lost := p.complete(a); len(lost) > 0 {
 		p.s.fsm.ReleaseHolds(lost)
 	}
 }
+
+// complete returns the commands of entries that will never be applied.
+func (p *proposer) complete(a raftfsm.Applied) (lost []*raftfsm.Command) {
+	p.mu.Lock()
+	defer p.unlock()
+	// Entries are handed to Raft, and come into the log, in the order of their sequence: one that was passed over was
+	// refused and never comes.
+	for len(p.flights) > 0 && p.flights[0].sequence < a.Sequence {
+		f := p.flights[0]
+		lost = append(lost, f.cmds...)
+		p.crash(f, errLost)
+	}
+	if len(p.flights) == 0 || p.flights[0].sequence != a.Sequence {
+		return lost
+	}
+	f := p.flights[0]
+	for i, it := range f.items {
+		it.call.results[it.at] = a.Results[i]
+		it.call.stale = it.call.stale || a.Stale
+		it.call.applied = it.call.applied || !a.Stale
+		p.close(it.call)
+	}
+	p.land(f)
+	p.reuse(f)
+	return lost
+}
+
+// reuse keeps a flight that nobody knows any more for another entry. Called with mu held.
+func (p *proposer) reuse(f *flight) {
+	if len(p.spare) >= p.s.c.InFlight || cap(f.items) > maxSpareItems {
+		return
+	}
+	clear(f.items)
+	clear(f.cmds)
+	*f = flight{items: f.items[:0], cmds: f.cmds[:0]}
+	p.spare = append(p.spare, f)
+}
+
+// maxSpareItems bounds the commands for which a flight is kept.
+const maxSpareItems = 64
 
 // crash fails the waiters of a flight and takes it out of the window. Called with mu held.
 func (p *proposer) crash(f *flight, why error) {
@@ -222,7 +275,7 @@ func (p *proposer) crash(f *flight, why error) {
 // become changes the role. Unless it goes on to lead under the same epoch, all waiters are failed.
 func (p *proposer) become(next role, epoch uint64, why error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	if p.role == stopped {
 		return
 	}
@@ -232,13 +285,16 @@ func (p *proposer) become(next role, epoch uint64, why error) {
 	if !same {
 		p.failAll(why)
 	}
-	p.signal()
+	if next == stopped && p.expiry != nil {
+		p.expiry.Stop()
+	}
+	p.prompt()
 }
 
 // failAll fails all waiters: what is in flight is unknown, what waits was not applied. Called with mu held.
 func (p *proposer) failAll(why error) {
-	for _, f := range p.flights {
-		p.crash(f, ErrUnknown)
+	for len(p.flights) > 0 {
+		p.crash(p.flights[0], ErrUnknown)
 	}
 	for p.head != nil {
 		p.fail(p.head, why)
@@ -248,7 +304,7 @@ func (p *proposer) failAll(why error) {
 // flush fails all waiters of a leader that no majority answers. What is in flight may still be applied.
 func (p *proposer) flush() {
 	p.mu.Lock()
-	defer p.mu.Unlock()
+	defer p.unlock()
 	p.failAll(ErrUnavailable)
 }
 
@@ -258,7 +314,7 @@ func (p *proposer) again() {
 	defer p.mu.Unlock()
 	if p.role == opening || p.role == pausing {
 		p.begin = true
-		p.signal()
+		p.prompt()
 	}
 }
 
@@ -281,12 +337,10 @@ func (p *proposer) drain() <-chan struct{} {
 func (p *proposer) oldest() (at time.Time, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, f := range p.flights {
-		if !found || f.sentAt.Before(at) {
-			at, found = f.sentAt, true
-		}
+	if len(p.flights) == 0 {
+		return time.Time{}, false
 	}
-	return at, found
+	return p.flights[0].sentAt, true
 }
 
 func (p *proposer) stats() ProposerStats {

@@ -243,7 +243,7 @@ func TestWatchdog(t *testing.T) {
 		p := leader.shard.proposer
 		p.mu.Lock()
 		p.sequence++
-		p.flights[p.sequence] = &flight{sequence: p.sequence, formed: true, sentAt: time.Now()}
+		p.flights = append(p.flights, &flight{sequence: p.sequence, formed: true, sentAt: time.Now()})
 		p.mu.Unlock()
 		start := time.Now()
 		leader.wg.Wait()
@@ -267,7 +267,7 @@ func TestWatchdogWaitsForProgress(t *testing.T) {
 		p := leader.shard.proposer
 		p.mu.Lock()
 		p.sequence++
-		p.flights[p.sequence] = &flight{sequence: p.sequence, formed: true, sentAt: time.Now()}
+		p.flights = append(p.flights, &flight{sequence: p.sequence, formed: true, sentAt: time.Now()})
 		p.mu.Unlock()
 		applied := leader.shard.applied.Load()
 		for range 20 { // as if it applied an old entry a second
@@ -302,17 +302,20 @@ func TestRefusedEntry(t *testing.T) {
 		if _, refused := leader.shard.fsm.Stamp(leader.shard.Status().Epoch, time.Now().UnixMilli(), []*raftfsm.Command{ack}); refused[0] != nil {
 			t.Fatal(refused[0])
 		}
-		lost := &call{cmds: []*raftfsm.Command{ack}, results: make([]raftfsm.Result, 1), open: 1, next: 1, sent: true, done: make(chan struct{})}
+		answer := make(chan error, 1)
+		lost := &call{
+			cmds: []*raftfsm.Command{ack}, results: make([]raftfsm.Result, 1), open: 1, next: 1, sent: true,
+			done: func(_ []raftfsm.Result, err error) { answer <- err },
+		}
 		p.mu.Lock()
 		p.sequence++
-		p.flights[p.sequence] = &flight{
+		p.flights = append(p.flights, &flight{
 			sequence: p.sequence, formed: true, sentAt: time.Now(), items: []item{{lost, 0}}, cmds: lost.cmds,
-		}
+		})
 		p.mu.Unlock()
 		c.propose(after("b", time.Hour))
-		<-lost.done
-		if !errors.Is(lost.failed, ErrUnavailable) {
-			t.Errorf("got %v", lost.failed)
+		if err := <-answer; !errors.Is(err, ErrUnavailable) {
+			t.Errorf("got %v", err)
 		}
 		time.Sleep(10 * time.Second)
 		if got := c.sink.all(); len(got) < 2 || got[1].Record.ID != "a" {
