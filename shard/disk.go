@@ -27,6 +27,9 @@ var ErrWriteTimeout = errors.New("the write did not end in time")
 // termKey is the key under which Raft keeps its term. Raft panics if it cannot be written.
 const termKey = "CurrentTerm"
 
+// openedKey is written each time that the replica starts; its value is not used.
+const openedKey = "Opened"
+
 // deleteChunk is how many entries are cut from the head of the log in one transaction; appends pass between them.
 const deleteChunk = 512
 
@@ -61,9 +64,10 @@ type disk struct {
 }
 
 // beginner is a log that starts to store entries, and calls done once when they are stored, or never will be. It says false, and does
-// nothing, if it cannot do so with these. Writes of terms and votes are stored behind those that were begun before.
+// nothing, if it cannot do so with these. Writes of terms and votes are stored behind those that were begun before. When those before are
+// answered it asks valid, and stores nothing if that returns an error.
 type beginner interface {
-	Begin(entries []*raft.Log, done func(error)) (bool, error)
+	Begin(entries []*raft.Log, valid func() error, done func(error)) (bool, error)
 }
 
 type write struct {
@@ -92,6 +96,15 @@ func newDisk(s *Stores, timeout time.Duration, now func() time.Time, failed func
 	return d
 }
 
+// settle waits until what was begun before, by the replica's last life in this process, is stored or never will be. Raft reads how long
+// its log is when it starts: entries that came into it later would lie there unknown to it, behind others of a later term.
+func (d *disk) settle() error {
+	if d.log == nil {
+		return nil
+	}
+	return d.StableStore.Set([]byte(openedKey), nil)
+}
+
 // run is the writer. It ends when stop is closed and the write under way has ended, which may be never.
 func (d *disk) run(stop <-chan struct{}) {
 	for {
@@ -106,8 +119,8 @@ func (d *disk) run(stop <-chan struct{}) {
 
 // write gives a write to the writer and waits for it, until the deadline.
 func (d *disk) write(op string, times *executor.Histogram, do func() error) error {
-	if broken := d.broken.Load(); broken != nil {
-		return broken
+	if err := d.sound(); err != nil {
+		return err
 	}
 	start := d.now()
 	if !d.running.Load() {
@@ -152,8 +165,8 @@ func (d *disk) begin(entries []*raft.Log) (done bool, err error) {
 	if d.log == nil || !d.running.Load() {
 		return false, nil
 	}
-	if broken := d.broken.Load(); broken != nil {
-		return true, broken
+	if err := d.sound(); err != nil {
+		return true, err
 	}
 	if d.mayBeEarly(entries) {
 		return d.beginEarly(entries)
@@ -162,7 +175,7 @@ func (d *disk) begin(entries []*raft.Log) (done bool, err error) {
 	d.since.Store(start.UnixNano())
 	defer d.since.Store(0)
 	answer := make(chan error, 1)
-	begun, err := d.log.Begin(entries, func(err error) { answer <- err })
+	begun, err := d.log.Begin(entries, d.sound, func(err error) { answer <- err })
 	switch {
 	case err != nil:
 		return true, d.fail("append", err)
@@ -172,6 +185,14 @@ func (d *disk) begin(entries []*raft.Log) (done bool, err error) {
 	deadline := time.NewTimer(d.timeout)
 	defer deadline.Stop()
 	return true, d.await("append", &d.appends, start, answer, deadline)
+}
+
+// sound says why nothing may be written any more; nil if it may.
+func (d *disk) sound() error {
+	if broken := d.broken.Load(); broken != nil {
+		return broken
+	}
+	return nil
 }
 
 func (d *disk) fail(op string, cause error) error {
@@ -223,7 +244,8 @@ func (d *disk) Set(key, value []byte) error {
 
 // SetUint64 implements raft.StableStore. Raft panics, and would take all the shards of the process with it, if its term
 // cannot be written. So then this waits until Raft is told to shut down, and lies. Nothing depends on the lie: after the
-// first error no vote and no entry can be written, so none is promised.
+// first error no vote and no entry can be written, so none is promised. That it has entries which it sent unflushed in an older term a
+// replica may say even then; no leader counts those for a majority, only with an entry of its own term behind them.
 func (d *disk) SetUint64(key []byte, value uint64) error {
 	err := d.write("vote", &d.votes, func() error { return d.StableStore.SetUint64(key, value) })
 	if err != nil && string(key) == termKey && d.running.Load() {

@@ -286,7 +286,7 @@ type begunLog struct {
 	fault  error
 }
 
-func (l *begunLog) Begin(_ []*raft.Log, done func(error)) (bool, error) {
+func (l *begunLog) Begin(_ []*raft.Log, _ func() error, done func(error)) (bool, error) {
 	if l.answer == nil || l.fault != nil {
 		return false, l.fault
 	}

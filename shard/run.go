@@ -60,6 +60,9 @@ func (s *Shard) start(notify chan<- bool) (err error) {
 			err = fmt.Errorf("start Raft: panic: %v", p)
 		}
 	}()
+	if err := s.disk.settle(); err != nil {
+		return fmt.Errorf("start Raft: %w", err)
+	}
 	log, err := raft.NewLogCache(cachedEntries, s.disk)
 	if err != nil {
 		return err

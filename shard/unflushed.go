@@ -97,7 +97,7 @@ func (d *disk) beginEarly(entries []*raft.Log) (done bool, err error) {
 	d.early.mu.Lock()
 	d.early.writes = append(d.early.writes, w)
 	d.early.mu.Unlock()
-	begun, err := d.log.Begin(entries, func(err error) { d.ended(w, err) })
+	begun, err := d.log.Begin(entries, d.sound, func(err error) { d.ended(w, err) })
 	if begun {
 		return true, nil
 	}

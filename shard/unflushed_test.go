@@ -13,24 +13,33 @@ import (
 	"time"
 
 	"github.com/carillon-timers/carillon/raftfsm"
+	"github.com/carillon-timers/carillon/shard/segment"
 	"github.com/hashicorp/raft"
 )
 
-var errCrashed = errors.New("the machine has crashed")
+var (
+	errCrashed = errors.New("the machine has crashed")
+	errFull    = errors.New("the disk is full")
+)
+
+// A log that is no beginner would be waited for without a word.
+var _ beginner = (*segment.Group)(nil)
 
 // lazyLog is a log, with terms and votes, that flushes one write after the other, each after a while, and can begin a write. A crash
 // loses what is not flushed.
 type lazyLog struct {
 	*raft.InmemStore
 	nap     atomic.Int64 // how long the next flush takes, nanoseconds
+	refuse  atomic.Bool  // the next write fails, and nothing is written
 	crashed atomic.Bool
 	writes  chan lazyWrite
 	over    chan struct{} // closed by the crash
 }
 
 type lazyWrite struct {
-	do   func() error
-	done func(error)
+	valid func() error
+	do    func() error
+	done  func(error)
 }
 
 func newLazyLog(store *raft.InmemStore) *lazyLog {
@@ -41,12 +50,21 @@ func (l *lazyLog) run() {
 	for {
 		select {
 		case w := <-l.writes:
-			err := errCrashed
+			err := w.valid()
+			if err != nil {
+				w.done(err)
+				continue
+			}
+			err = errCrashed
 			select {
 			case <-time.After(time.Duration(l.nap.Load())):
 			case <-l.over:
 			}
-			if !l.crashed.Load() {
+			switch {
+			case l.crashed.Load():
+			case l.refuse.Swap(false):
+				err = errFull
+			default:
 				err = w.do()
 			}
 			w.done(err)
@@ -61,17 +79,17 @@ func (l *lazyLog) crash() {
 	close(l.over)
 }
 
-func (l *lazyLog) begin(do func() error, done func(error)) error {
+func (l *lazyLog) begin(valid, do func() error, done func(error)) error {
 	if l.crashed.Load() {
 		return errCrashed
 	}
-	l.writes <- lazyWrite{do, done}
+	l.writes <- lazyWrite{valid, do, done}
 	return nil
 }
 
 func (l *lazyLog) wait(do func() error) error {
 	answer := make(chan error, 1)
-	if err := l.begin(do, func(err error) { answer <- err }); err != nil {
+	if err := l.begin(func() error { return nil }, do, func(err error) { answer <- err }); err != nil {
 		return err
 	}
 	select {
@@ -82,9 +100,9 @@ func (l *lazyLog) wait(do func() error) error {
 	}
 }
 
-func (l *lazyLog) Begin(entries []*raft.Log, done func(error)) (bool, error) {
+func (l *lazyLog) Begin(entries []*raft.Log, valid func() error, done func(error)) (bool, error) {
 	entries = slices.Clone(entries)
-	err := l.begin(func() error { return l.InmemStore.StoreLogs(entries) }, done)
+	err := l.begin(valid, func() error { return l.InmemStore.StoreLogs(entries) }, done)
 	return err == nil, err
 }
 
@@ -112,7 +130,7 @@ type lazies struct {
 	wg     sync.WaitGroup
 }
 
-// use gives a cluster lazy logs, a new one each time that a replica is opened.
+// use gives a cluster lazy logs: a replica that is opened again has the one that it had, unless that has crashed.
 func (z *lazies) use(c *cluster) {
 	z.stores, z.logs = map[string]*raft.InmemStore{}, map[string]*lazyLog{}
 	c.deps = func(d *Deps) {
@@ -122,9 +140,12 @@ func (z *lazies) use(c *cluster) {
 		if z.stores[id] == nil {
 			z.stores[id] = raft.NewInmemStore()
 		}
-		l := newLazyLog(z.stores[id])
-		z.logs[id] = l
-		z.wg.Go(l.run)
+		l := z.logs[id]
+		if l == nil || l.crashed.Load() {
+			l = newLazyLog(z.stores[id])
+			z.logs[id] = l
+			z.wg.Go(l.run)
+		}
 		d.Stores.Log, d.Stores.Stable = l, l
 	}
 }
@@ -224,6 +245,62 @@ func TestAFlushThatHangsStopsTheLeader(t *testing.T) {
 		c.leader(leader)
 		c.propose(after("x", time.Hour))
 		z.crash(leader, time.Second)
+		c.inStep()
+	})
+}
+
+// A replica that is opened again in the same process may find a write of its last life still under way. Raft must not read how long the log
+// is before that is over: the entries would lie there, unknown to it, behind others of a later term.
+func TestAWriteOfTheLastLifeIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	inLazyBubble(t, func(t *testing.T, c *cluster, z *lazies) {
+		leader := c.leader()
+		c.propose(after("before", time.Hour))
+		log := z.of(leader)
+		log.nap.Store(int64(3 * time.Second))
+		var client sync.WaitGroup
+		client.Go(func() { c.propose(after("x", time.Hour)) })
+		time.Sleep(100 * time.Millisecond)
+		before, _ := log.InmemStore.LastIndex()
+		_ = leader.stop()
+		leader.restart()
+		c.cut(leader)
+		log.nap.Store(0)
+		time.Sleep(5 * time.Second)
+		stored, _ := log.InmemStore.LastIndex()
+		if known := leader.shard.raft.Load().LastIndex(); stored != before+1 || known != stored {
+			t.Errorf("the log went to %d, now it goes to %d and Raft takes it to go to %d", before, stored, known)
+		}
+		client.Wait()
+		c.heal()
+		c.inStep()
+	})
+}
+
+// A write may fail and leave the log sound (a full disk). What was begun behind it must then not be written: the log would have a gap,
+// and its replica could never be opened again.
+func TestAWriteThatFailsLeavesNoGap(t *testing.T) {
+	t.Parallel()
+	inLazyBubble(t, func(t *testing.T, c *cluster, z *lazies) {
+		leader := c.leader()
+		c.propose(after("before", time.Hour))
+		log := z.of(leader)
+		log.nap.Store(int64(time.Second))
+		var clients sync.WaitGroup
+		for _, id := range []string{"x", "y"} {
+			clients.Go(func() { c.propose(after(id, time.Hour)) })
+			time.Sleep(100 * time.Millisecond)
+		}
+		log.refuse.Store(true)
+		leader.wg.Wait()
+		if !errors.Is(leader.err, errFull) {
+			t.Errorf("the replica has ended with %v", leader.err)
+		}
+		log.nap.Store(0)
+		time.Sleep(5 * time.Second)
+		leader.restart()
+		clients.Wait()
+		c.propose(after("z", time.Hour))
 		c.inStep()
 	})
 }

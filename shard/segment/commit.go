@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -19,7 +20,8 @@ type request struct {
 	// moves are records of the oldest segment, instead of all the above.
 	moves  []move
 	forget bool
-	done   func(error) // called once; it does not wait
+	valid  func() error // asked before it is written; nil: it is
+	done   func(error)  // called once; it does not wait
 }
 
 // move is a record on its way from the oldest segment to the newest.
@@ -117,6 +119,7 @@ func (l *Log) commitAll(ctx context.Context) error {
 			}
 			continue
 		}
+		batch = stillValid(batch)
 		err := l.commit(ctx, batch)
 		for _, r := range batch {
 			r.done(err)
@@ -130,6 +133,20 @@ func (l *Log) commitAll(ctx context.Context) error {
 		marked = false
 		quiet.Reset(l.o.QuietAfter)
 	}
+}
+
+// stillValid answers the requests that are not to be written any more, and returns the others.
+func stillValid(batch []*request) []*request {
+	return slices.DeleteFunc(batch, func(r *request) bool {
+		if r.valid == nil {
+			return false
+		}
+		err := r.valid()
+		if err != nil {
+			r.done(err)
+		}
+		return err != nil
+	})
 }
 
 // commit writes one batch. A *WriteError is the end of the log; after any other error nothing was written.

@@ -125,14 +125,14 @@ func TestEdges(t *testing.T) {
 	if err := g.GetLog(40, &zero); err != nil || !zero.AppendedAt.IsZero() {
 		t.Errorf("the time zero comes back as %v, %v", zero.AppendedAt, err)
 	}
-	if begun, err := g.Begin(many, nil); begun || err != nil {
+	if begun, err := g.Begin(many, nil, nil); begun || err != nil {
 		t.Errorf("more than a segment begun: %v, %v", begun, err)
 	}
-	if begun, err := g.Begin([]*raft.Log{{Index: 41, Data: make([]byte, 8<<10)}}, nil); begun || !errors.Is(err, ErrTooLarge) {
+	if begun, err := g.Begin([]*raft.Log{{Index: 41, Data: make([]byte, 8<<10)}}, nil, nil); begun || !errors.Is(err, ErrTooLarge) {
 		t.Errorf("begin an entry that is too large: %v, %v", begun, err)
 	}
 	answer := make(chan error, 1)
-	if begun, err := g.Begin([]*raft.Log{{Index: 41}, {Index: 42}}, func(err error) { answer <- err }); !begun || err != nil {
+	if begun, err := g.Begin([]*raft.Log{{Index: 41}, {Index: 42}}, nil, func(err error) { answer <- err }); !begun || err != nil {
 		t.Errorf("two entries: %v, %v", begun, err)
 	} else if err := <-answer; err != nil {
 		t.Error(err)

@@ -132,6 +132,50 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
+// An entry that was begun behind one for which the disk has no room is not written if its caller says so: it would leave a gap.
+func TestFullDiskLeavesNoGap(t *testing.T) {
+	t.Parallel()
+	fs := newMemFS()
+	var full atomic.Bool
+	fs.fault = func(op, name string) error {
+		if full.Load() && op == "create" && name == spareFile {
+			return syscall.ENOSPC
+		}
+		return nil
+	}
+	r := startIn(t, "", Options{SegmentBytes: 8 << 10, QuietAfter: time.Hour, Logger: quietly, fs: fs})
+	if err := r.Group(0).StoreLog(entryOf(1, 1000)); err != nil {
+		t.Fatal(err)
+	}
+	full.Store(true)
+	answers := make(chan error, 2)
+	var failed error // touched by the committer
+	done := func(err error) {
+		failed = err
+		answers <- err
+	}
+	begin := func(i uint64, n int, valid func() error) {
+		if begun, err := r.Group(0).Begin([]*raft.Log{entryOf(i, n)}, valid, done); !begun || err != nil {
+			t.Errorf("entry %d: %v, %v", i, begun, err)
+		}
+	}
+	begin(2, 6500, func() error {
+		begin(3, 10, func() error { return failed }) // which would fit
+		return nil
+	})
+	for range 2 {
+		if err := <-answers; !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("the answer is %v", err)
+		}
+	}
+	if last, _ := r.Group(0).LastIndex(); last != 1 {
+		t.Errorf("the log goes to %d", last)
+	}
+	if err := r.stop(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A disk that fails in the midst of a change of segments ends the log, and what was answered is there afterwards.
 func TestErrorsBetweenSegments(t *testing.T) {
 	t.Parallel()

@@ -166,14 +166,15 @@ func (g *Group) StoreLogs(entries []*raft.Log) error {
 }
 
 // Begin starts what StoreLogs does and does not wait: done is called once, with what StoreLogs would return, and must not wait either.
-// Calls are answered in their order. The entries must not change any more. It returns false if they do not fit into one segment; then
-// StoreLogs can store them.
-func (g *Group) Begin(entries []*raft.Log, done func(error)) (bool, error) {
+// Calls are answered in their order. valid is asked right before the entries are written, when all calls before are answered: if it
+// returns an error nothing is written, and that is the answer. It must not wait; nil is always valid. The entries must not change any more.
+// Begin returns false if they do not fit into one segment; then StoreLogs can store them.
+func (g *Group) Begin(entries []*raft.Log, valid func() error, done func(error)) (bool, error) {
 	r, err := g.encode(entries)
 	if err != nil || len(r.entries) < len(entries) {
 		return false, err
 	}
-	r.done = done
+	r.valid, r.done = valid, done
 	if err := g.begin(r); err != nil {
 		return false, err
 	}
