@@ -16,8 +16,9 @@ import (
 	"github.com/carillon-timers/carillon/transport/peer"
 )
 
-// errNotFormed answers all calls until the node belongs to a cluster.
-var errNotFormed = fmt.Errorf("%w: the node does not belong to a cluster yet (its log says what it waits for)", shard.ErrUnavailable)
+// errNotFormed answers all calls until the node belongs to a cluster and has heard its state from a majority.
+var errNotFormed = fmt.Errorf("%w: the node is in no cluster yet, or has not reached a majority since its start (/readyz and its log say which)",
+	shard.ErrUnavailable)
 
 // Waits between two rounds of asking for a shard's leader.
 const (
