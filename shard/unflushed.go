@@ -25,10 +25,11 @@ type unflushed struct {
 
 // early is one write of them.
 type early struct {
-	first, last uint64
-	start       time.Time
-	done        chan struct{} // closed when err is set
-	err         error
+	entries []*raft.Log
+	first   uint64 // their indexes follow each other
+	start   time.Time
+	done    chan struct{} // closed when err is set
+	err     error
 }
 
 // oldest is the oldest write; nil if all is flushed.
@@ -93,7 +94,7 @@ func (d *disk) mayBeEarly(entries []*raft.Log) bool {
 
 // beginEarly is begin that does not wait.
 func (d *disk) beginEarly(entries []*raft.Log) (done bool, err error) {
-	w := &early{first: entries[0].Index, last: entries[len(entries)-1].Index, start: d.now(), done: make(chan struct{})}
+	w := &early{entries: entries, first: entries[0].Index, start: d.now(), done: make(chan struct{})}
 	d.early.mu.Lock()
 	d.early.writes = append(d.early.writes, w)
 	d.early.mu.Unlock()
@@ -144,10 +145,24 @@ func (d *disk) flushed(index uint64) error {
 	}
 }
 
-// GetLog implements raft.LogStore. Raft's cache has what is not flushed yet, so this hardly ever waits.
+// GetLog implements raft.LogStore. What is not flushed, or never will be, comes from memory: Raft panics if an entry that it counts as stored
+// cannot be read.
 func (d *disk) GetLog(index uint64, entry *raft.Log) error {
-	if err := d.flushed(index); err != nil {
-		return err
+	if e := d.early.find(index); e != nil {
+		*entry = *e
+		return nil
 	}
 	return d.LogStore.GetLog(index, entry)
+}
+
+// find is an entry that is not flushed; nil if it is not one of them.
+func (u *unflushed) find(index uint64) *raft.Log {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, w := range u.writes {
+		if index >= w.first && index-w.first < uint64(len(w.entries)) {
+			return w.entries[index-w.first]
+		}
+	}
+	return nil
 }

@@ -227,6 +227,40 @@ func TestNothingCountsBeforeTheLeaderHasFlushed(t *testing.T) {
 	})
 }
 
+// Raft panics if an entry that it counts as stored cannot be read: one that is not flushed, or never will be, comes from memory.
+func TestUnflushedEntriesCanBeRead(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &begunLog{InmemStore: raft.NewInmemStore(), answer: make(chan error)} // never answers
+		d := newDisk(&Stores{Log: store, Stable: store}, 5*time.Second, time.Now, func(error) {})
+		d.leads = func() bool { return true }
+		d.running.Store(true)
+		if err := d.StoreLogs([]*raft.Log{{Index: 5, Data: []byte("five")}, {Index: 6, Data: []byte("six")}}); err != nil {
+			t.Fatal(err)
+		}
+		read := func(when string) {
+			for index, want := range map[uint64]string{5: "five", 6: "six"} {
+				var entry raft.Log
+				if err := d.GetLog(index, &entry); err != nil || string(entry.Data) != want {
+					t.Errorf("%s: entry %d is %q, %v", when, index, entry.Data, err)
+				}
+			}
+			if err := d.GetLog(7, new(raft.Log)); !errors.Is(err, raft.ErrLogNotFound) {
+				t.Errorf("%s: entry 7: %v", when, err)
+			}
+		}
+		read("while it is flushed")
+		time.Sleep(6 * time.Second)
+		d.overdue()
+		if err := d.flushed(6); !errors.Is(err, ErrWriteTimeout) {
+			t.Errorf("the write has ended with %v", err)
+		}
+		read("after its deadline")
+		close(d.quit)
+		read("while the replica stops")
+	})
+}
+
 // A leader whose flush does not end stops, and what it has sent is told as unknown.
 func TestAFlushThatHangsStopsTheLeader(t *testing.T) {
 	t.Parallel()
