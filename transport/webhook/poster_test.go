@@ -120,6 +120,7 @@ func TestTotal(t *testing.T) {
 		}
 		r.wait("well")
 		time.Sleep(time.Minute)
+		synctest.Wait() // posts time out at this very instant
 		if s := r.Stats(); s.Active != 2 || s.Failing != 2 {
 			t.Errorf("%d active, %d failing; want 2, 2", s.Active, s.Failing)
 		}
