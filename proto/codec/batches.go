@@ -37,37 +37,61 @@ type reader struct {
 	namespace, queue string // of the item before
 }
 
-// scheduleBatch returns false if the message is not for it.
-func scheduleBatch(b []byte, m *carillonv1.ScheduleBatchRequest) bool {
+// items reads the messages of field 1 into list: each with read, in a piece that it is given, or, if that returns nil, with the generated
+// code. other takes the fields that are no items. It returns false if the message is not for it.
+func items[S, M any, P interface {
+	*M
+	UnmarshalVT([]byte) error
+}](b []byte, list *[]P, read func([]byte, *S) P, other func(tag, number uint64) bool) bool {
 	n, ok := count(b, bytes1)
 	if !ok {
 		return false
 	}
-	var r reader
-	var items slab[schedule]
-	m.Items = make([]*carillonv1.ScheduleRequest, 0, n)
+	var pieces slab[S]
+	*list = make([]P, 0, n)
 	for len(b) > 0 {
-		var tag, number uint64
-		var body []byte
-		tag, number, body, b, _ = next(b)
-		switch tag {
-		case bytes1:
-			s := items.take(n - len(m.Items))
-			item := &s.request
-			if !r.schedule(body, s) {
-				item = &carillonv1.ScheduleRequest{}
-				if item.UnmarshalVT(body) != nil {
-					return false
-				}
+		tag, number, body, rest, _ := next(b)
+		b = rest
+		if tag != bytes1 {
+			if !other(tag, number) {
+				return false
 			}
-			m.Items = append(m.Items, item)
-		case varint2:
-			m.Atomic = number != 0
-		default:
-			return false
+			continue
 		}
+		item := read(body, pieces.take(n-len(*list)))
+		if item == nil {
+			if item = new(M); item.UnmarshalVT(body) != nil {
+				return false
+			}
+		}
+		*list = append(*list, item)
 	}
 	return true
+}
+
+// none is the other of a message that has items alone.
+func none(uint64, uint64) bool { return false }
+
+// flag is the other of a message that has a flag in field 2.
+func flag(to *bool) func(tag, number uint64) bool {
+	return func(tag, number uint64) bool {
+		if tag != varint2 {
+			return false
+		}
+		*to = number != 0
+		return true
+	}
+}
+
+// scheduleBatch returns false if the message is not for it.
+func scheduleBatch(b []byte, m *carillonv1.ScheduleBatchRequest) bool {
+	var r reader
+	return items(b, &m.Items, func(body []byte, s *schedule) *carillonv1.ScheduleRequest {
+		if !r.schedule(body, s) {
+			return nil
+		}
+		return &s.request
+	}, flag(&m.Atomic))
 }
 
 func (r *reader) schedule(b []byte, s *schedule) bool {
@@ -158,29 +182,12 @@ type scheduled struct {
 
 // scheduleResults is scheduleBatch for the answer.
 func scheduleResults(b []byte, m *carillonv1.ScheduleBatchResponse) bool {
-	n, ok := count(b, bytes1)
-	if !ok {
-		return false
-	}
-	var items slab[scheduled]
-	m.Results = make([]*carillonv1.ScheduleResult, 0, n)
-	for len(b) > 0 {
-		var tag uint64
-		var body []byte
-		if tag, _, body, b, _ = next(b); tag != bytes1 {
-			return false
-		}
-		s := items.take(n - len(m.Results))
-		item := &s.result
+	return items(b, &m.Results, func(body []byte, s *scheduled) *carillonv1.ScheduleResult {
 		if !readScheduled(body, s) {
-			item = &carillonv1.ScheduleResult{}
-			if item.UnmarshalVT(body) != nil {
-				return false
-			}
+			return nil
 		}
-		m.Results = append(m.Results, item)
-	}
-	return true
+		return &s.result
+	}, none)
 }
 
 func readScheduled(b []byte, s *scheduled) bool {
@@ -217,34 +224,13 @@ func readScheduled(b []byte, s *scheduled) bool {
 
 // cancelBatch is scheduleBatch for cancels.
 func cancelBatch(b []byte, m *carillonv1.CancelBatchRequest) bool {
-	n, ok := count(b, bytes1)
-	if !ok {
-		return false
-	}
 	var r reader
-	var items slab[carillonv1.CancelRequest]
-	m.Items = make([]*carillonv1.CancelRequest, 0, n)
-	for len(b) > 0 {
-		var tag, number uint64
-		var body []byte
-		tag, number, body, b, _ = next(b)
-		switch tag {
-		case bytes1:
-			item := items.take(n - len(m.Items))
-			if !r.cancel(body, item) {
-				item = &carillonv1.CancelRequest{}
-				if item.UnmarshalVT(body) != nil {
-					return false
-				}
-			}
-			m.Items = append(m.Items, item)
-		case varint2:
-			m.Atomic = number != 0
-		default:
-			return false
+	return items(b, &m.Items, func(body []byte, item *carillonv1.CancelRequest) *carillonv1.CancelRequest {
+		if !r.cancel(body, item) {
+			return nil
 		}
-	}
-	return true
+		return item
+	}, flag(&m.Atomic))
 }
 
 func (r *reader) cancel(b []byte, m *carillonv1.CancelRequest) bool {
@@ -280,29 +266,12 @@ type cancelled struct {
 
 // cancelResults is scheduleBatch for the answer to cancels.
 func cancelResults(b []byte, m *carillonv1.CancelBatchResponse) bool {
-	n, ok := count(b, bytes1)
-	if !ok {
-		return false
-	}
-	var items slab[cancelled]
-	m.Results = make([]*carillonv1.CancelResult, 0, n)
-	for len(b) > 0 {
-		var tag uint64
-		var body []byte
-		if tag, _, body, b, _ = next(b); tag != bytes1 {
-			return false
-		}
-		s := items.take(n - len(m.Results))
-		item := &s.result
+	return items(b, &m.Results, func(body []byte, s *cancelled) *carillonv1.CancelResult {
 		if !readCancelled(body, s) {
-			item = &carillonv1.CancelResult{}
-			if item.UnmarshalVT(body) != nil {
-				return false
-			}
+			return nil
 		}
-		m.Results = append(m.Results, item)
-	}
-	return true
+		return &s.result
+	}, none)
 }
 
 func readCancelled(b []byte, s *cancelled) bool {
