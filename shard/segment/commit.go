@@ -102,11 +102,11 @@ func (l *Log) commitAll(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
+		runtime.Gosched() // others are about to write, too: one flush for all
 		batch := l.take()
 		if len(batch) == 0 {
 			select {
 			case <-l.wake:
-				runtime.Gosched() // others are about to write, too: one flush for all
 			case <-quiet.C:
 				if !marked {
 					if err := l.mark(); err != nil {
