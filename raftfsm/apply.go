@@ -30,7 +30,7 @@ func (f *FSM) applyEntry(index uint64, e *entry) Applied {
 	s := f.s
 	s.index = index
 	a := Applied{Index: index, Epoch: e.epoch, Proposer: e.proposer, Sequence: e.sequence, Begin: e.begin}
-	a.Results = make([]Result, len(e.commands))
+	a.takeResults(len(e.commands))
 	f.readAhead(e)
 	if e.epoch < s.epoch {
 		a.Stale, a.Clock = true, s.clock
@@ -69,7 +69,8 @@ func (f *FSM) applyCommand(e *entry, c *command) Result {
 	case kindAtomic:
 		return f.atomic(e, c)
 	}
-	t := f.s.findHash(c.namespace, c.id, c.hash)
+	t := target{namespace: c.namespace, id: c.id, hash: c.hash}
+	f.s.look(&t)
 	lifted := f.lead.lift(e.epoch, c.hold, &t)
 	var r Result
 	switch c.kind {

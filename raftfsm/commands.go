@@ -51,7 +51,8 @@ func (f *FSM) schedule(e *entry, c *command) Result {
 
 func (f *FSM) scheduleNow(e *entry, c *command) Result {
 	s := f.s
-	t := s.findHash(c.namespace, c.id, c.hash)
+	t := target{namespace: c.namespace, id: c.id, hash: c.hash}
+	s.look(&t)
 	if r := scheduleDecided(&t, c); r != nil {
 		return *r
 	}

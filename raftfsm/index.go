@@ -59,14 +59,20 @@ func (p *probe) next() (ref uint32, ok bool) {
 	}
 }
 
-// touch loads the first cell of a hash.
+// touch loads the first cell of a hash, and one that lies so far ahead that a walk seldom gets there: half of all walks go on in the
+// next cache line.
 func (x *index) touch(hash uint64) uint64 {
 	p := x.part(hash)
-	if len(p.cells) == 0 {
+	n := len(p.cells)
+	if n == 0 {
 		return 0
 	}
-	return p.cells[home(cellOf(hash, 0), len(p.cells))]
+	at := home(cellOf(hash, 0), n)
+	return p.cells[at] + p.cells[min(at+touchAhead, n-1)]
 }
+
+// touchAhead is how many cells ahead: a walk to an empty cell takes 3 to 8 steps in the mean.
+const touchAhead = 5
 
 // guess is the number that is most likely under the hash, if it is there.
 func (x *index) guess(hash uint64) (uint32, bool) {

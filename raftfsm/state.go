@@ -79,7 +79,14 @@ func (s *state) find(namespace, id string) target {
 
 func (s *state) findHash(namespace, id string, hash uint64) target {
 	t := target{namespace: namespace, id: id, hash: hash}
-	p := s.byKey.probe(hash)
+	s.look(&t)
+	return t
+}
+
+// look finds the target, which has a key and its hash and nothing else.
+func (s *state) look(t *target) {
+	namespace, id := t.namespace, t.id
+	p := s.byKey.probe(t.hash)
 	for slot, ok := p.next(); ok; slot, ok = p.next() {
 		where := s.table.where(slot)
 		in := s.table.inner(where)
@@ -87,10 +94,9 @@ func (s *state) findHash(namespace, id string, hash uint64) target {
 			t.slot, t.pending = slot, true
 			t.record.read(in)
 			t.record.where = where
-			break
+			return
 		}
 	}
-	return t
 }
 
 // unchanged says that the target is pending as it was when it was looked for.

@@ -59,6 +59,7 @@ func (r *replica) ApplyBatch(entries []*raft.Log) []any {
 				s.steward.began(applied.Epoch)
 			}
 			s.proposer.applied(applied)
+			applied.Release()
 		}
 		bytes += len(entry.Data)
 		s.applied.Store(entry.Index)
