@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"os"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"sync"
@@ -131,9 +133,16 @@ type bench struct {
 	first error // guarded by mu
 }
 
+// benchGC is the GOGC of a bench: at Go's 100 its heap of a few MiB is looked through some hundred times a second, a quarter of its
+// processor time, which servers on the same machine need.
+const benchGC = 400
+
 // run connects, runs the load, and prints the report; the load returns an error only if it could not measure.
 func (b *benchFlags) run(cmd *cobra.Command, load func(context.Context, *bench) error) error {
 	ctx := cmd.Context()
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(benchGC)
+	}
 	dial, cancel := context.WithTimeoutCause(ctx, b.timeout, &timeoutError{b.timeout})
 	defer cancel()
 	c, err := b.dial(dial, cmd.ErrOrStderr())

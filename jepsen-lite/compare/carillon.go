@@ -2,24 +2,26 @@ package main
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/carillon-timers/carillon/client"
 	"github.com/carillon-timers/carillon/jepsen-lite/local"
 )
 
-// carillon is three server processes with 16 shards, at the defaults.
+// carillon is three server processes, at the defaults but for the shards.
 type carillon struct {
 	binary  string
+	shards  int
 	cluster *local.Cluster
 	client  *client.Client
 }
 
 const carillonQueue = "compare"
 
-func (c *carillon) Title() string { return "Carillon, 3 nodes" }
+func (c *carillon) Title() string { return fmt.Sprintf("Carillon, 3 nodes, %d shards", c.shards) }
 
 func (c *carillon) Start(ctx context.Context, dir string) (err error) {
-	if c.cluster, err = local.NewCluster(c.binary, dir, 3, 16, "--log-level", "warn"); err != nil {
+	if c.cluster, err = local.NewCluster(c.binary, dir, 3, c.shards, "--log-level", "warn"); err != nil {
 		return err
 	}
 	if err := c.cluster.Start(); err != nil {

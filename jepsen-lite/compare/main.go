@@ -22,6 +22,7 @@ type options struct {
 	binary, json, only string
 	duration, timeout  time.Duration
 	rate               float64
+	shards             int
 }
 
 func main() {
@@ -31,12 +32,14 @@ func main() {
 		exit(runNATS(ctx, os.Args[2:]))
 		return
 	}
+	lighten()
 	var o options
 	flag.StringVar(&o.binary, "binary", "bin/carillon", "the `carillon` to run")
 	flag.StringVar(&o.json, "json", "", "also write the results to this `file`, as JSON")
 	flag.StringVar(&o.only, "only", "carillon,nats,postgres", "the `systems`, parted by commas")
 	flag.DurationVar(&o.duration, "duration", 5*time.Second, "how long each load lasts; the one of the lateness twice that")
 	flag.Float64Var(&o.rate, "rate", 1000, "fires a second for the lateness")
+	flag.IntVar(&o.shards, "shards", 16, "shards of Carillon")
 	flag.DurationVar(&o.timeout, "timeout", 10*time.Minute, "gives up after this")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
@@ -76,7 +79,7 @@ type timer struct {
 func (o options) newSystem(name string) (system, error) {
 	switch name {
 	case "carillon":
-		return &carillon{binary: o.binary}, nil
+		return &carillon{binary: o.binary, shards: o.shards}, nil
 	case "nats":
 		return &jetStream{}, nil
 	case "postgres":
@@ -140,7 +143,7 @@ func (o options) measure(ctx context.Context, s system, dir string) (result, err
 	defer s.Stop()
 	starting, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	if err := s.Start(starting, dir); err != nil {
+	if err := ordinary(func() error { return s.Start(starting, dir) }); err != nil {
 		return result{}, fmt.Errorf("start: %w", err)
 	}
 	r := result{Title: s.Title()}
