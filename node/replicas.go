@@ -166,7 +166,15 @@ func (s *replicaSet) runOnce(ctx context.Context, r *replica) error {
 		r.open.Store(nil)
 		s.n.deliverers().forget(uint32(r.id))
 	}()
-	return open.Run(ctx)
+	err = open.Run(ctx)
+	if errors.Is(err, shard.ErrSlowStop) {
+		s.log.Error("the replica runs on; it is not opened again before it has ended", "shard", r.id, "error", err)
+		select {
+		case <-open.Ended():
+		case <-ctx.Done():
+		}
+	}
+	return err
 }
 
 // first is what is done with a replica that has never been opened to the end.

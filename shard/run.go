@@ -42,6 +42,7 @@ func (s *Shard) Run(parent context.Context) error {
 	err = errors.Join(err, s.stop(&helpers, quit))
 	close(stopWriter)
 	err = errors.Join(err, s.closeStores(&writer, err))
+	s.end(err, &writer)
 	if err != nil {
 		return fmt.Errorf("shard %d: %w", s.c.ID, err)
 	}
@@ -112,8 +113,10 @@ func (s *Shard) closeStores(writer *sync.WaitGroup, stopped error) error {
 	s.state = closed
 	s.mu.Unlock()
 	if errors.Is(stopped, ErrSlowStop) {
+		_ = s.disk.fail("stop", ErrSlowStop) // a Raft that runs on must not write where the next one reads
 		return nil
 	}
+	s.closing = true
 	var err error
 	if !s.within(func() {
 		writer.Wait()
@@ -129,13 +132,38 @@ func (s *Shard) closeStores(writer *sync.WaitGroup, stopped error) error {
 	return nil
 }
 
+// Ended is closed when nothing of the replica runs any more and its log is closed: before Run returns, but for ErrSlowStop. Until
+// then the replica must not be opened again in this process. It never is if Run was not called.
+func (s *Shard) Ended() <-chan struct{} { return s.ended }
+
+// end closes ended, at once unless the stop was slow.
+func (s *Shard) end(stopped error, writer *sync.WaitGroup) {
+	if !errors.Is(stopped, ErrSlowStop) {
+		close(s.ended)
+		return
+	}
+	go func() {
+		defer close(s.ended)
+		s.late.Wait()
+		if s.closing {
+			return // what was late was the closing
+		}
+		writer.Wait()
+		if s.stores.Close != nil {
+			if err := s.stores.Close(); err != nil {
+				s.log.Error("shard: the log of a replica that stopped late is not closed cleanly", "error", err)
+			}
+		}
+	}()
+}
+
 // within runs f and waits for it, at most StopTimeout; false if it runs on.
 func (s *Shard) within(f func()) bool {
 	done := make(chan struct{})
-	go func() {
+	s.late.Go(func() {
 		defer close(done)
 		f()
-	}()
+	})
 	limit := time.NewTimer(s.c.StopTimeout)
 	defer limit.Stop()
 	select {

@@ -39,7 +39,8 @@ var (
 	// ErrRemoved: the group has committed a configuration without this replica. Ask the recorded map before its files are
 	// deleted; a replica that was added again meets its old removal while it catches up, and is to be opened again.
 	ErrRemoved = errors.New("the replica was removed from its group")
-	// ErrSlowStop: Raft did not stop in time. The log is left open, since Raft may still use it.
+	// ErrSlowStop: Raft did not stop in time. The log is left open, since Raft may still use it, until Ended. Nothing more is written
+	// to it.
 	ErrSlowStop = errors.New("the replica did not stop in time")
 )
 
@@ -91,8 +92,11 @@ type Shard struct {
 	applied  atomic.Uint64
 	poisoned atomic.Pointer[ApplyError]
 
-	// stopping is closed first when Run ends, done last.
-	stopping, done chan struct{}
+	// stopping is closed first when Run ends, done last; ended when nothing runs on any more either.
+	stopping, done, ended chan struct{}
+	// late are the waits of a stop that go on behind it; closing says that the log is closed by one of them. Touched by Run alone.
+	late    sync.WaitGroup
+	closing bool
 
 	mu sync.Mutex
 	// state is how far the replica's life has come; cancel ends Run. Guarded by mu.
@@ -128,7 +132,7 @@ func Open(c Config, d Deps) (*Shard, error) {
 	}
 	s := &Shard{
 		c: c, d: d, log: d.Logger.With("shard", c.ID), incarnation: rand.Uint64(), stores: d.Stores,
-		stopping: make(chan struct{}), done: make(chan struct{}),
+		stopping: make(chan struct{}), done: make(chan struct{}), ended: make(chan struct{}),
 	}
 	if s.stores == nil {
 		var err error
