@@ -12,6 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+	"github.com/carillon-timers/carillon/shard"
 )
 
 // directoryGroup is the number of the directory's Raft group on the peer port; shards have 0 to 255.
@@ -30,11 +31,12 @@ const (
 
 // directory is this node's replica of the directory group.
 type directory struct {
-	raft      *raft.Raft
-	fsm       *directoryFSM
-	store     directoryStore
-	transport raft.Transport
-	log       *slog.Logger
+	raft       *raft.Raft
+	candidates *shard.Candidates
+	fsm        *directoryFSM
+	store      directoryStore
+	transport  raft.Transport
+	log        *slog.Logger
 
 	futures sync.WaitGroup // who listens to a future; nobody waits for it, see wait
 }
@@ -54,6 +56,7 @@ type directoryOptions struct {
 	transport raft.Transport
 	fsm       *directoryFSM
 	log       *slog.Logger
+	mono      func() time.Time
 	// bootstrap lists all nodes if this one creates the cluster.
 	bootstrap []string
 	// opened is called before the replica can vote for the first time.
@@ -96,7 +99,7 @@ func openDirectoryOn(o directoryOptions) (*directory, error) {
 	if err != nil {
 		return nil, fmt.Errorf("directory: %w", err)
 	}
-	return &directory{raft: r, fsm: o.fsm, store: store, transport: o.transport, log: o.log}, nil
+	return &directory{raft: r, candidates: shard.WatchCandidates(r, o.mono), fsm: o.fsm, store: store, transport: o.transport, log: o.log}, nil
 }
 
 // directoryServers is the first configuration: the first nodes vote, the rest listens.

@@ -300,7 +300,7 @@ func (n *Node) openDirectory(nodes []string) error {
 	}
 	d, err := openDirectory(directoryOptions{
 		store:  store,
-		config: n.config, dir: n.identity.directoryDir(), transport: n.mux.Group(directoryGroup), fsm: n.fsm, log: n.log,
+		config: n.config, dir: n.identity.directoryDir(), transport: n.mux.Group(directoryGroup), fsm: n.fsm, log: n.log, mono: n.mono,
 		bootstrap: nodes, opened: n.identity.endDirectory,
 	})
 	if err != nil {

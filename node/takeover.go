@@ -25,7 +25,7 @@ func (n *Node) peerLost(lost, _ string, refused bool) {
 		}
 	}
 	if d := n.dir.Load(); d != nil {
-		all.Go(func() { shard.TakeOver(ctx, d.raft, d.transport, lost, directoryGroup) })
+		all.Go(func() { shard.TakeOver(ctx, d.raft, d.candidates, d.transport, lost, directoryGroup) })
 	}
 	all.Wait()
 }

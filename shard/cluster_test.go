@@ -44,7 +44,8 @@ type node struct {
 	id        string
 	transport *raft.InmemTransport
 	peers     raft.Transport
-	served    func() // stops and waits for peers
+	served    func()        // stops and waits for peers
+	hears     time.Duration // how much later than others it hears of a peer that is lost; overNetwork's
 	log       *faultyLog
 	stable    *faultyStable
 	snaps     *memSnapshots

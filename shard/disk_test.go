@@ -2,13 +2,11 @@ package shard
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -88,41 +86,6 @@ func failLog(n *node) func() {
 func failTerm(n *node) func() {
 	n.stable.fault.Store(&errDiskFull)
 	return func() { n.stable.fault.Store(nil) }
-}
-
-// A write that never ends does not keep Run: it returns, and says that the log is not closed. Only when the write has ended, too, may the
-// replica be opened again; what its Raft tried to write meanwhile is not in the log.
-func TestStopWithHungDisk(t *testing.T) {
-	t.Parallel()
-	var closed atomic.Bool
-	inBubble(t, 1, func(t *testing.T, c *cluster) {
-		leader := c.leader()
-		release := leader.log.stall()
-		go func() { _, _ = leader.shard.Propose(context.Background(), []*raftfsm.Command{after("a", time.Hour)}) }()
-		time.Sleep(time.Second)
-		start := time.Now()
-		err := leader.stop()
-		if took := time.Since(start); !errors.Is(err, ErrSlowStop) || took > 5*time.Second {
-			t.Errorf("Run returned %v after %v", err, took)
-		}
-		if err := leader.shard.disk.StoreLog(&raft.Log{Index: 1}); !errors.Is(err, ErrSlowStop) {
-			t.Errorf("a write after a slow stop: %v", err)
-		}
-		time.Sleep(time.Minute)
-		select {
-		case <-leader.shard.Ended():
-			t.Error("it has ended while its write hangs")
-		default:
-		}
-		release()
-		<-leader.shard.Ended()
-		if !closed.Load() {
-			t.Error("it has ended and its log is open")
-		}
-	}, func(c *cluster) {
-		c.config = func(c *Config) { c.StopTimeout = time.Second }
-		c.deps = func(d *Deps) { d.Stores.Close = func() error { closed.Store(true); return nil } }
-	})
 }
 
 // Snapshots are taken when the log has grown, in turn, and cut the log; a replica that was away is sent one.

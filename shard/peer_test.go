@@ -111,7 +111,7 @@ func overNetwork(t *testing.T, to **peertest.Network) func(*cluster) {
 				NodeID: n.id, BootID: "boot", ClusterID: func() string { return "cluster" },
 				Resolve: func(node string) (string, bool) { return node, true }, Dial: network.Dialer(n.id),
 				OnPeerLost: func(node, _ string, refused bool) {
-					if refused {
+					if time.Sleep(n.hears); refused {
 						n.shard.PeerLost(ctx, node)
 					}
 				},

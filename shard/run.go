@@ -74,6 +74,7 @@ func (s *Shard) start(notify chan<- bool) (err error) {
 	if err != nil {
 		return fmt.Errorf("start Raft: %w", err)
 	}
+	s.candidates.Store(WatchCandidates(r, s.d.Monotonic))
 	s.disk.running.Store(true)
 	s.raft.Store(r)
 	return nil

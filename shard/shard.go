@@ -86,7 +86,8 @@ type Shard struct {
 	snapshots   *snapshots
 	pipelines   sync.WaitGroup
 
-	raft atomic.Pointer[raft.Raft]
+	raft       atomic.Pointer[raft.Raft]
+	candidates atomic.Pointer[Candidates]
 	// kept (the timers that are not finished), applied and poisoned are written by the goroutine that applies.
 	kept     atomic.Int64
 	applied  atomic.Uint64

@@ -51,6 +51,44 @@ func TestTakeOverFromALivingLeader(t *testing.T) {
 	}, overNetwork(t, &network))
 }
 
+// The first survivor in turn has a shorter log than the next: that one refuses its vote, and stands itself at once, whether it learns of the
+// loss before it is asked or after.
+func TestTakeOverBehindTheFirstInTurn(t *testing.T) {
+	t.Parallel()
+	for _, late := range []time.Duration{0, 20 * time.Millisecond} {
+		t.Run(fmt.Sprintf("the next learns of it %v later", late), func(t *testing.T) {
+			t.Parallel()
+			var network *peertest.Network
+			inBubble(t, 3, func(t *testing.T, c *cluster) {
+				old := c.leader()
+				var first, next *node
+				for _, n := range c.nodes {
+					if servers := n.shard.servers(); n != old {
+						switch turnOf(servers, raft.ServerAddress(n.id), raft.ServerAddress(old.id), n.shard.c.ID) {
+						case 0:
+							first = n
+						case 1:
+							next = n
+						}
+					}
+				}
+				next.hears = late
+				network.Cut(old.id, first.id)
+				c.propose(after("a", time.Hour))
+				network.Kill(old.id)
+				network.HealAll()
+				start := time.Now()
+				if c.leader(old) != next {
+					t.Errorf("%s does not lead", next.id)
+				}
+				if took := time.Since(start); took > late+150*time.Millisecond {
+					t.Errorf("%s leads after %v", next.id, took)
+				}
+			}, overNetwork(t, &network))
+		})
+	}
+}
+
 func TestTurnOf(t *testing.T) {
 	t.Parallel()
 	servers := []raft.Server{
