@@ -83,9 +83,11 @@ func (o options) newSystem(name string) (system, error) {
 	case "nats":
 		return &jetStream{}, nil
 	case "postgres":
-		return &postgres{}, nil
+		return &postgres{must: 1}, nil
+	case "postgres-both":
+		return &postgres{must: 2}, nil
 	}
-	return nil, fmt.Errorf("-only %q is none of carillon, nats, postgres", name)
+	return nil, fmt.Errorf("-only %q is none of carillon, nats, postgres, postgres-both", name)
 }
 
 func (o options) run(ctx context.Context) (err error) {

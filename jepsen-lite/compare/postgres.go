@@ -27,8 +27,9 @@ const (
 )
 
 // postgres is a primary with two standbys; a commit waits until one of them has it on disk too, so that it is on two of
-// three as with the other systems. A worker polls with SELECT ... FOR UPDATE SKIP LOCKED and deletes what it has handled.
+// three as with the other systems, or until both have. A worker polls with SELECT ... FOR UPDATE SKIP LOCKED and deletes what it has handled.
 type postgres struct {
+	must    int // how many standbys must have a commit on disk: 1 or 2
 	bin     string
 	account *syscall.Credential // nil: as this user
 	version string
@@ -37,7 +38,7 @@ type postgres struct {
 }
 
 func (p *postgres) Title() string {
-	return "PostgreSQL" + p.version + " SKIP LOCKED poller, two standbys, one must have flushed"
+	return "PostgreSQL" + p.version + " SKIP LOCKED poller, two standbys, " + []string{"one", "both"}[p.must-1] + " must have flushed"
 }
 
 // find finds the tools, and the user to run as: PostgreSQL refuses to run as root.
@@ -158,7 +159,7 @@ func (p *postgres) setUp(ctx context.Context) error {
 	for _, sql := range []string{
 		"CREATE TABLE timers (id text PRIMARY KEY, due timestamptz NOT NULL, payload bytea NOT NULL)",
 		"CREATE INDEX timers_due ON timers (due)",
-		"ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (s1, s2)'",
+		fmt.Sprintf("ALTER SYSTEM SET synchronous_standby_names = 'ANY %d (s1, s2)'", p.must),
 		"SELECT pg_reload_conf()",
 	} {
 		if _, err := p.pool.Exec(ctx, sql); err != nil {
