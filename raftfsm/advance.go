@@ -84,5 +84,6 @@ func (f *FSM) addLike(t *target, like *edit, b *body, x *logv1.Extra, due int64)
 	p.mark(x)
 	s.accepted++
 	r := record{nextDue: due, accepted: s.accepted, revision: s.index, profile: s.table.intern(s.seed, &p)}
-	return f.add(t, &r, b)
+	f.add(t, &r, b)
+	return Result{Revision: r.revision, Due: r.nextDue}
 }

@@ -51,24 +51,30 @@ func (f *FSM) applyEntry(index uint64, e *entry) Applied {
 	f.buried, f.looked = 0, 0
 	s.expire(e.commandsIn())
 	for i := range e.commands {
-		a.Results[i] = f.applyCommand(e, &e.commands[i])
+		f.applyCommand(e, &e.commands[i], &a.Results[i])
 	}
 	s.table.compact()
 	return a
 }
 
-// applyCommand applies one command.
-func (f *FSM) applyCommand(e *entry, c *command) Result {
+// applyCommand applies one command; the result is zero before.
+func (f *FSM) applyCommand(e *entry, c *command, result *Result) {
 	switch c.kind {
 	case kindSchedule:
-		return f.schedule(e, c)
+		f.schedule(e, c, result)
 	case kindReschedule:
-		return f.reschedule(c)
+		*result = f.reschedule(c)
 	case kindRedrive, kindPurge:
-		return f.letters(c)
+		*result = f.letters(c)
 	case kindAtomic:
-		return f.atomic(e, c)
+		*result = f.atomic(e, c)
+	default:
+		*result = f.applyFound(e, c)
 	}
+}
+
+// applyFound applies a command to a timer that it names and that is there, as a rule.
+func (f *FSM) applyFound(e *entry, c *command) Result {
 	t := target{namespace: c.namespace, id: c.id, hash: c.hash}
 	f.s.look(&t)
 	lifted := f.lead.lift(e.epoch, c.hold, &t)

@@ -22,7 +22,7 @@ func (f *FSM) atomic(e *entry, c *command) Result {
 			out.Items[i] = *r
 			continue
 		}
-		out.Items[i] = f.applyCommand(e, &parts[i])
+		f.applyCommand(e, &parts[i], &out.Items[i])
 	}
 	return out
 }

@@ -195,10 +195,10 @@ func (s *state) checkFinished(sum *uint64) error {
 func (s *state) checkRequests(sum *uint64) error {
 	view, at := s.requests.share(), int64(-1<<63)
 	return view.each(func(seq uint64, it *requestItem) error {
-		p := s.byRequest.probe(requestHashes{it.high, it.low}.place())
-		ref, ok := p.next()
+		place := requestHashes{it.high, it.low}.place()
+		ref, cell, ok := s.byRequest.first(place)
 		for ok && ref != uint32(seq) {
-			ref, ok = p.next()
+			ref, cell, ok = s.byRequest.next(place, cell)
 		}
 		if !ok || s.requests.sequence(ref) != seq {
 			return fmt.Errorf("request %d is not in the index", seq)

@@ -18,53 +18,77 @@ const (
 
 // once runs a write with a request ID only if it is not remembered, and remembers it if it is OK.
 func (f *FSM) once(c *command, write func() Result) Result {
-	if len(c.requestID) == 0 {
-		return write()
+	var r Result
+	key, again := f.again(c, &r)
+	if again {
+		return r
 	}
-	key := c.request
+	r = write()
+	f.keep(c, key, &r)
+	return r
+}
+
+// again answers a write that is remembered.
+func (f *FSM) again(c *command, r *Result) (key requestHashes, again bool) {
+	if len(c.requestID) == 0 {
+		return key, false
+	}
+	key = c.request
 	if !c.keyed {
 		key = c.requestKey()
 	}
-	if it, ok := f.s.findRequest(key); ok {
-		return it.result()
+	it, ok := f.s.findRequest(key)
+	if ok {
+		*r = it.result()
 	}
-	r := write()
-	if r.Code == OK {
+	return key, ok
+}
+
+// keep remembers a write with a request ID that is OK.
+func (f *FSM) keep(c *command, key requestHashes, r *Result) {
+	if len(c.requestID) > 0 && r.Code == OK {
 		f.s.remember(&requestItem{
 			high: key[0], low: key[1], revision: r.Revision, due: r.Due, at: f.s.clock, answer: r.Answer,
 		})
 	}
-	return r
 }
 
 func revisionText(revision uint64) string { return strconv.FormatUint(revision, 10) }
 
-func (f *FSM) schedule(e *entry, c *command) Result {
-	if r := f.s.validSchedule(e, c); r != nil {
-		return *r
+// schedule writes its result where it stays: a Result is long, and this is the command that comes most.
+func (f *FSM) schedule(e *entry, c *command, r *Result) {
+	if refused := f.s.validSchedule(e, c); refused != nil {
+		*r = *refused
+		return
 	}
-	if len(c.requestID) == 0 {
-		return f.scheduleNow(e, c)
+	key, again := f.again(c, r)
+	if !again {
+		f.scheduleNow(e, c, r)
+		f.keep(c, key, r)
 	}
-	return f.once(c, func() Result { return f.scheduleNow(e, c) })
 }
 
-func (f *FSM) scheduleNow(e *entry, c *command) Result {
+func (f *FSM) scheduleNow(e *entry, c *command, result *Result) {
 	s := f.s
 	t := target{namespace: c.namespace, id: c.id, hash: c.hash}
 	s.look(&t)
 	if r := scheduleDecided(&t, c); r != nil {
-		return *r
+		*result = *r
+		return
 	}
-	if !t.pending {
+	var r record
+	var b body
+	if t.pending {
+		f.recordOf(e, c, &r, &b)
+		f.change(&t, &r, &b)
+	} else {
 		if seq, ok := s.findFinished(&t); ok {
 			s.forget(seq)
 		}
-		r, b := f.recordOf(e, c)
-		return f.add(&t, &r, &b)
+		f.recordOf(e, c, &r, &b)
+		f.add(&t, &r, &b)
 	}
-	r, b := f.recordOf(e, c)
-	return f.change(&t, &r, &b)
+	result.Revision, result.Due = r.revision, r.nextDue
 }
 
 // scheduleDecided is the result of a schedule that changes nothing; nil if it does.
@@ -86,11 +110,10 @@ func scheduleDecided(t *target, c *command) *Result {
 }
 
 // add puts a new timer in the target's place. Its profile has been counted.
-func (f *FSM) add(t *target, r *record, c *body) Result {
+func (f *FSM) add(t *target, r *record, c *body) {
 	f.s.insert(t, r, c)
 	f.lead.occupy(t)
 	f.arm(t.slot, r)
-	return Result{Revision: r.revision, Due: r.nextDue}
 }
 
 // change puts a changed timer in the target's place. Its profile has been counted.
@@ -116,14 +139,13 @@ func (f *FSM) arm(slot uint32, r *record) {
 	f.ops = append(f.ops, op)
 }
 
-// recordOf makes the two parts of a new timer.
-func (f *FSM) recordOf(e *entry, c *command) (record, body) {
+// recordOf fills in the two parts of a new timer.
+func (f *FSM) recordOf(e *entry, c *command, r *record, b *body) {
 	s := f.s
 	s.accepted++
-	r := record{nextDue: c.due, accepted: s.accepted, revision: s.index, profile: s.profileOf(c)}
-	b := body{id: c.id, due: c.due, created: s.clock, payload: c.payload, extra: encodeExtra(c.extra())}
+	r.nextDue, r.accepted, r.revision, r.profile = c.due, s.accepted, s.index, s.profileOf(c)
+	b.id, b.due, b.created, b.payload, b.extra = c.id, c.due, s.clock, c.payload, encodeExtra(c.extra())
 	b.headers, b.labels = s.pairsOf(e, c)
-	return r, b
 }
 
 // profileOf counts one more use of what the command shares with others.

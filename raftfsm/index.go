@@ -26,35 +26,34 @@ func cellOf(hash uint64, ref uint32) uint64 { return (hash<<32 | 1<<32) | uint64
 // home is where a cell would like to be among so many; the lowest bit of the hash is lost to the mark.
 func home(cell uint64, cells int) int { return int(cell >> 33 * uint64(cells) >> 31) }
 
-// probe walks over the numbers under a hash.
-type probe struct {
-	cells []uint64
-	at    int
-	want  uint32
-}
-
-// probe begins a walk; nothing may be put or removed until it is over.
-func (x *index) probe(hash uint64) probe {
+// first is the first number whose hash is nearly the one asked for, and where a walk goes on with next; nothing may be put or removed
+// until it is over.
+func (x *index) first(hash uint64) (ref uint32, at int, ok bool) {
 	p := x.part(hash)
+	if len(p.cells) == 0 {
+		return 0, 0, false
+	}
 	cell := cellOf(hash, 0)
-	return probe{cells: p.cells, at: home(cell, len(p.cells)), want: uint32(cell >> 32)}
+	return p.walk(home(cell, len(p.cells)), uint32(cell>>32))
 }
 
-// next is the next number whose hash is nearly the one asked for.
-func (p *probe) next() (ref uint32, ok bool) {
-	if len(p.cells) == 0 {
-		return 0, false
-	}
+// next goes on with a walk.
+func (x *index) next(hash uint64, at int) (ref uint32, on int, ok bool) {
+	return x.part(hash).walk(at, uint32(cellOf(hash, 0)>>32))
+}
+
+func (p *indexPart) walk(at int, want uint32) (ref uint32, on int, ok bool) {
+	cells := p.cells
 	for {
-		c := p.cells[p.at]
+		c := cells[at]
 		if c == 0 {
-			return 0, false
+			return 0, 0, false
 		}
-		if p.at++; p.at == len(p.cells) {
-			p.at = 0
+		if at++; at == len(cells) {
+			at = 0
 		}
-		if uint32(c>>32) == p.want {
-			return uint32(c), true
+		if uint32(c>>32) == want {
+			return uint32(c), at, true
 		}
 	}
 }
@@ -76,8 +75,8 @@ const touchAhead = 5
 
 // guess is the number that is most likely under the hash, if it is there.
 func (x *index) guess(hash uint64) (uint32, bool) {
-	p := x.probe(hash)
-	return p.next()
+	ref, _, ok := x.first(hash)
+	return ref, ok
 }
 
 // put adds a number; that the key is not there yet is the caller's duty.

@@ -86,8 +86,7 @@ func (s *state) findHash(namespace, id string, hash uint64) target {
 // look finds the target, which has a key and its hash and nothing else.
 func (s *state) look(t *target) {
 	namespace, id := t.namespace, t.id
-	p := s.byKey.probe(t.hash)
-	for slot, ok := p.next(); ok; slot, ok = p.next() {
+	for slot, at, ok := s.byKey.first(t.hash); ok; slot, at, ok = s.byKey.next(t.hash, at) {
 		where := s.table.where(slot)
 		in := s.table.inner(where)
 		if string(blobID(in)) == id && s.table.profiles[blobProfile(in)].namespace == namespace {
@@ -109,8 +108,7 @@ func (s *state) findFinished(t *target) (uint64, bool) {
 	if s.finished.live == 0 {
 		return 0, false
 	}
-	p := s.byFinished.probe(t.hash)
-	for ref, ok := p.next(); ok; ref, ok = p.next() {
+	for ref, at, ok := s.byFinished.first(t.hash); ok; ref, at, ok = s.byFinished.next(t.hash, at) {
 		seq := s.finished.sequence(ref)
 		if namespace, id, _ := s.finishedTexts(seq); string(id) == t.id && string(namespace) == t.namespace {
 			return seq, true
@@ -221,8 +219,8 @@ func (s *state) forget(seq uint64) {
 
 // findRequest returns a remembered write within the retention.
 func (s *state) findRequest(key requestHashes) (requestItem, bool) {
-	p := s.byRequest.probe(key.place())
-	for ref, ok := p.next(); ok; ref, ok = p.next() {
+	place := key.place()
+	for ref, at, ok := s.byRequest.first(place); ok; ref, at, ok = s.byRequest.next(place, at) {
 		seq := s.requests.sequence(ref)
 		if s.requests.hashes(seq) != key {
 			continue
