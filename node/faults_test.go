@@ -16,6 +16,8 @@ import (
 
 	"github.com/carillon-timers/carillon/client"
 	carillonv1 "github.com/carillon-timers/carillon/proto/carillon/v1"
+	logv1 "github.com/carillon-timers/carillon/proto/carillonlog/v1"
+	"github.com/carillon-timers/carillon/raftfsm"
 )
 
 // idOf finds a timer ID that lives on the shard.
@@ -97,6 +99,49 @@ func TestReplicaIsOpenedAgain(t *testing.T) {
 		return c.nodes["n1"].readiness()
 	})
 	if s, err := cl.Get(t.Context(), "kept"); err != nil || s.State != client.Pending {
+		t.Errorf("kept: state %v, %v", s.State, err)
+	}
+}
+
+// A replica that does not stop in time is not there any more: the node is not ready and its metrics say so, however long it runs on. It is
+// opened again once it has ended.
+func TestReplicaThatStopsSlowlyIsNotOpen(t *testing.T) {
+	t.Parallel()
+	c := newTestCluster(t, 1)
+	config := c.config("n1", 1)
+	config.StopTimeout = time.Second
+	config.HeartbeatTimeout, config.ElectionTimeout, config.LeaseTimeout = 200*time.Millisecond, 200*time.Millisecond, 150*time.Millisecond
+	n := c.start(config)
+	c.waitReady()
+	r := n.replicas.get(0)
+	applied, release := make(chan struct{}), make(chan struct{})
+	hung := &logv1.Schedule{Id: "kept", IsDelay: true, DelayMs: time.Hour.Milliseconds(), Queue: "q"}
+	_, err := r.open.Load().Submit([]*raftfsm.Command{{Kind: &logv1.Command_Schedule{Schedule: hung}}}, func([]raftfsm.Result, error) {
+		close(applied)
+		<-release // what applies goes no further
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-applied
+	if err := r.open.Load().Close(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if err := n.readiness(); err == nil || err.Error() != "shard 0 is not open" {
+			return fmt.Errorf("readiness: %v", err)
+		}
+		if _, body := c.httpGet("n1", "/metrics"); !strings.Contains(body, `carillon_shard_open{shard="0"} 0`) {
+			return errors.New("the metrics say that it is open")
+		}
+		return nil
+	})
+	if again := r.reopened.Load(); again != 0 {
+		t.Errorf("opened again %d times while it ran on", again)
+	}
+	close(release)
+	eventually(t, n.readiness)
+	if s, err := c.client().Get(t.Context(), "kept"); err != nil || s.State != client.Pending {
 		t.Errorf("kept: state %v, %v", s.State, err)
 	}
 }

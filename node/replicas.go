@@ -162,12 +162,10 @@ func (s *replicaSet) runOnce(ctx context.Context, r *replica) error {
 	r.caughtUp.Store(false)
 	r.goal.Store(0)
 	r.open.Store(open)
-	defer func() {
-		r.open.Store(nil)
-		s.n.deliverers().forget(uint32(r.id))
-	}()
 	err = open.Run(ctx)
-	if errors.Is(err, shard.ErrSlowStop) {
+	r.open.Store(nil)
+	s.n.deliverers().forget(uint32(r.id))
+	if errors.Is(err, shard.ErrSlowStop) && !fatalReplica(err) {
 		s.log.Error("the replica runs on; it is not opened again before it has ended", "shard", r.id, "error", err)
 		select {
 		case <-open.Ended():
