@@ -81,8 +81,9 @@ func TakeOver(ctx context.Context, r *raft.Raft, c *Candidates, t raft.Transport
 		return false
 	}
 	if !ledBy(r, lost) {
-		// One that was told before may have asked for a vote already: then no leader is known any more.
-		if turn == 0 || !ledBy(r, "") || !c.fresh() {
+		// One that was told before may have asked for a vote already, in vain: then no leader is known any more, and this replica is next,
+		// even if it was told too late for a first turn.
+		if !ledBy(r, "") || !c.fresh() {
 			return false
 		}
 		turn--

@@ -51,38 +51,43 @@ func TestTakeOverFromALivingLeader(t *testing.T) {
 	}, overNetwork(t, &network))
 }
 
-// The first survivor in turn has a shorter log than the next: that one refuses its vote, and stands itself at once, whether it learns of the
-// loss before it is asked or after.
-func TestTakeOverBehindTheFirstInTurn(t *testing.T) {
+// One survivor has a shorter log than the other and asks for its vote in vain: the other then stands at once, whether it learns of the
+// loss before it is asked or after, and whether it is the next in turn or the first, which has learned of it too late for its turn.
+func TestTakeOverAfterOneWithAShorterLog(t *testing.T) {
 	t.Parallel()
-	for _, late := range []time.Duration{0, 20 * time.Millisecond} {
-		t.Run(fmt.Sprintf("the next learns of it %v later", late), func(t *testing.T) {
+	for _, story := range []struct {
+		name          string
+		shorter       int // whose turn the one with the shorter log has
+		first, second time.Duration
+		limit         time.Duration
+	}{
+		{"the next learns of it at once", 0, 0, 0, 150 * time.Millisecond},
+		{"the next learns of it later", 0, 0, 20 * time.Millisecond, 170 * time.Millisecond},
+		{"the first learns of it after its turn", 1, TakeOverTurn + 20*time.Millisecond, 0, TakeOverTurn + 120*time.Millisecond},
+	} {
+		t.Run(story.name, func(t *testing.T) {
 			t.Parallel()
 			var network *peertest.Network
 			inBubble(t, 3, func(t *testing.T, c *cluster) {
 				old := c.leader()
-				var first, next *node
+				var byTurn [2]*node
 				for _, n := range c.nodes {
-					if servers := n.shard.servers(); n != old {
-						switch turnOf(servers, raft.ServerAddress(n.id), raft.ServerAddress(old.id), n.shard.c.ID) {
-						case 0:
-							first = n
-						case 1:
-							next = n
-						}
+					if n != old {
+						byTurn[turnOf(n.shard.servers(), raft.ServerAddress(n.id), raft.ServerAddress(old.id), n.shard.c.ID)] = n
 					}
 				}
-				next.hears = late
-				network.Cut(old.id, first.id)
+				byTurn[0].hears, byTurn[1].hears = story.first, story.second
+				longer := byTurn[1-story.shorter]
+				network.Cut(old.id, byTurn[story.shorter].id)
 				c.propose(after("a", time.Hour))
 				network.Kill(old.id)
 				network.HealAll()
 				start := time.Now()
-				if c.leader(old) != next {
-					t.Errorf("%s does not lead", next.id)
+				if c.leader(old) != longer {
+					t.Errorf("%s does not lead", longer.id)
 				}
-				if took := time.Since(start); took > late+150*time.Millisecond {
-					t.Errorf("%s leads after %v", next.id, took)
+				if took := time.Since(start); took > story.limit {
+					t.Errorf("%s leads after %v", longer.id, took)
 				}
 			}, overNetwork(t, &network))
 		})
