@@ -110,7 +110,11 @@ func (d *disk) run(stop <-chan struct{}) {
 	for {
 		select {
 		case w := <-d.writes:
-			w.done <- w.do()
+			err := d.sound() // it may have waited behind one that failed
+			if err == nil {
+				err = w.do()
+			}
+			w.done <- err
 		case <-stop:
 			return
 		}

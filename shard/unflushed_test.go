@@ -339,6 +339,35 @@ func TestAWriteThatFailsLeavesNoGap(t *testing.T) {
 	})
 }
 
+// A write that waits for the writer, behind one that does not end in time, is not written when that ends after all.
+func TestNothingIsWrittenBehindAHungWrite(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := raft.NewInmemStore()
+		log := &faultyLog{LogStore: store}
+		d := newDisk(&Stores{Log: log, Stable: store}, 5*time.Second, time.Now, func(error) {})
+		d.running.Store(true)
+		stop := make(chan struct{})
+		go d.run(stop)
+		defer close(stop)
+		if err := d.StoreLogs([]*raft.Log{{Index: 1}, {Index: 2}}); err != nil {
+			t.Fatal(err)
+		}
+		release := log.stall()
+		time.AfterFunc(5500*time.Millisecond, release)
+		var hung, behind error
+		var writes sync.WaitGroup
+		writes.Go(func() { hung = d.StoreLogs([]*raft.Log{{Index: 3}}) })
+		time.Sleep(time.Second)
+		writes.Go(func() { behind = d.DeleteRange(1, 1) })
+		writes.Wait()
+		synctest.Wait()
+		if first, _ := store.FirstIndex(); first != 1 || !errors.Is(hung, ErrWriteTimeout) || !errors.Is(behind, ErrWriteTimeout) {
+			t.Errorf("the log begins at %d: %v, %v", first, hung, behind)
+		}
+	})
+}
+
 // Operations on one timer are linearizable, and the replicas stay the same, while nodes with slow disks crash and lose what they have not
 // flushed, and go on together with one that was cut off, without the third, which may alone have what was sent.
 func TestLinearizableThroughLostFlushes(t *testing.T) {
