@@ -207,6 +207,7 @@ latencies are those of the calls.`,
 	}
 	b.flags(cmd.Flags())
 	due.flag(cmd.Flags())
+	cmd.Flags().Lookup("count").Usage = "schedule this `number` of timers first, and then cancel them"
 	return cmd
 }
 

@@ -49,7 +49,11 @@ cancelled.`,
 			return x.run(cmd, func(ctx context.Context, r *bench) error { return r.runMixed(ctx, &x, free) })
 		},
 	}
-	x.flags(cmd.Flags())
+	f := cmd.Flags()
+	x.flags(f)
+	f.Lookup("batch").Usage = "must be 1: an operation a call"
+	f.Lookup("count").Usage = "at most this `number` of operations; 0 means no limit but --duration"
+	f.Lookup("rate").Usage = "how many `operations` a second; 0 means as fast as the callers can"
 	return cmd
 }
 

@@ -310,6 +310,19 @@ func TestBenchInterrupted(t *testing.T) {
 	}
 }
 
+// A run that began no timer ends at once: its clean-up once cancelled IDs that never were for 30 seconds, as fast as it could,
+// and then failed to count what was left.
+func TestBenchNothingBegun(t *testing.T) {
+	startNode(t)
+	for _, args := range []string{"schedule", "fire", "mixed"} {
+		began := time.Now()
+		r := carillon(t, "", "bench", args, "--duration", "1ns")
+		if took := time.Since(began); r.code != exitDone || strings.Contains(r.out, "first error") || took > cleanLimit/2 {
+			t.Errorf("bench %s: after %v: %v", args, took, r)
+		}
+	}
+}
+
 // The number of an ID comes back from it, in the order of the numbers as long as they have nine digits.
 func TestBenchIDs(t *testing.T) {
 	t.Parallel()
