@@ -57,7 +57,7 @@ func (f directFile) write(pieces [][]byte, at int64, flush bool) error {
 	err := control(f.File, "pwritev2", func(fd int) error {
 		n, err := unix.Pwritev2(fd, pieces, at, flags)
 		if err == nil && n != length {
-			err = io.ErrShortWrite
+			err = shortness(fd, pieces[len(pieces)-1], at+int64(length))
 		}
 		return err
 	})
@@ -65,4 +65,18 @@ func (f directFile) write(pieces [][]byte, at int64, flush bool) error {
 		return &refusedError{err}
 	}
 	return err
+}
+
+// shortness is why a write that was to end with last, at end, was short: a disk that gets full takes what it has room for, and only
+// the next write says so. To write the last page does no harm: all of the range was to be written, and counts as not written.
+func shortness(fd int, last []byte, end int64) error {
+	if len(last) >= page {
+		_, err := unix.Pwrite(fd, last[len(last)-page:], end-page)
+		for _, full := range []error{unix.ENOSPC, unix.EDQUOT, unix.EFBIG} {
+			if errors.Is(err, full) {
+				return err
+			}
+		}
+	}
+	return io.ErrShortWrite
 }
