@@ -94,7 +94,7 @@ type OverloadedError struct {
 
 func (e *OverloadedError) Error() string {
 	if e.RetryAfter > 0 {
-		return fmt.Sprintf("limit reached: %s; retry after %v", e.Limit, e.RetryAfter)
+		return fmt.Sprintf("limit reached: %s; retry after %v", e.Limit, e.RetryAfter.Round(time.Millisecond))
 	}
 	return "limit reached: " + e.Limit
 }

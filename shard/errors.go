@@ -64,7 +64,7 @@ type OverloadedError struct {
 }
 
 func (e *OverloadedError) Error() string {
-	return fmt.Sprintf("limit reached: %s; retry after %v", e.Limit, e.RetryAfter)
+	return fmt.Sprintf("limit reached: %s; retry after %v", e.Limit, e.RetryAfter.Round(time.Millisecond))
 }
 
 // NotLeaderError says that this replica does not lead the shard; not applied, retry at the leader (empty if unknown).
