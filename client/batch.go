@@ -1,7 +1,6 @@
 package client
 
 import (
-	"context"
 	"errors"
 	"fmt"
 
@@ -20,9 +19,9 @@ func (a *attempt) begin(o *op, r *round) {
 func (c *Client) sendSchedules(e *endpoint, batch []*attempt) {
 	request := &carillonv1.ScheduleBatchRequest{}
 	request.ProtoReflect().SetUnknown(joined(batch))
-	ctx, cancel := context.WithTimeout(c.base, c.cfg.AttemptTimeout)
-	defer cancel()
+	ctx, end := c.bound(c.base, e)
 	pb, err := e.timers.ScheduleBatch(ctx, request)
+	err = end(err)
 	results := pb.GetResults()
 	finish(e, e.schedules, batch, len(results), err, func(i int) (any, *carillonv1.ItemError) {
 		return results[i].GetOk(), results[i].GetError()
@@ -33,9 +32,9 @@ func (c *Client) sendSchedules(e *endpoint, batch []*attempt) {
 func (c *Client) sendCancels(e *endpoint, batch []*attempt) {
 	request := &carillonv1.CancelBatchRequest{}
 	request.ProtoReflect().SetUnknown(joined(batch))
-	ctx, cancel := context.WithTimeout(c.base, c.cfg.AttemptTimeout)
-	defer cancel()
+	ctx, end := c.bound(c.base, e)
 	pb, err := e.timers.CancelBatch(ctx, request)
+	err = end(err)
 	results := pb.GetResults()
 	finish(e, e.cancels, batch, len(results), err, func(i int) (any, *carillonv1.ItemError) {
 		return results[i].GetOk(), results[i].GetError()
@@ -47,12 +46,16 @@ func finish(e *endpoint, l *lane, batch []*attempt, results int, err error, resu
 	if err == nil && results != len(batch) {
 		err = &StatusError{codes.Internal, fmt.Sprintf("%d results for %d items", results, len(batch))}
 	} else {
-		err = atAddress(e.addr, errorOf(err))
+		err = atAddress(e.addr, err)
 	}
 	var overloaded *OverloadedError
 	if err != nil {
 		l.throttle(errors.As(err, &overloaded))
 		failAll(batch, err)
+		var lost *unavailableError
+		if errors.As(err, &lost) && lost.silent {
+			l.turnAway(&unavailableError{message: lost.message, silent: true})
+		}
 		return
 	}
 	busy := false

@@ -119,9 +119,8 @@ func (c *Client) repeat(ctx context.Context, o *op, call func(context.Context, *
 		if e == nil {
 			c.judge(o, shard, nil, c.noAddress(ctx))
 		} else {
-			attempt, cancel := context.WithTimeout(ctx, c.cfg.AttemptTimeout)
-			err := errorOf(call(attempt, e, o.since(c.cfg.Now())))
-			cancel()
+			attempt, end := c.bound(ctx, e)
+			err := end(call(attempt, e, o.since(c.cfg.Now())))
 			if err == nil {
 				return nil
 			}

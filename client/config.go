@@ -31,7 +31,8 @@ type Config struct {
 	Name string
 	// CallTimeout bounds a call whose context has no deadline, retries included; 30 s if 0.
 	CallTimeout time.Duration
-	// AttemptTimeout bounds one attempt of a call; then another node is tried. 5 s if 0.
+	// AttemptTimeout bounds one attempt of a call; then another node is tried. 5 s if 0. It is for a node that is slow: one that answers
+	// nothing at all any more is left after 1.5 s.
 	AttemptTimeout time.Duration
 	// RefreshInterval is how often the members and leaders are read when nothing hints at a change; 30 s if 0.
 	RefreshInterval time.Duration

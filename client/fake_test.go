@@ -9,12 +9,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health"
+	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
@@ -76,6 +79,9 @@ type node struct {
 	server   *grpc.Server
 	alive    bool
 	work     *workState
+
+	frozen atomic.Bool  // it answers nothing and keeps its connections
+	slow   atomic.Int64 // how long it takes for a batch, in nanoseconds
 }
 
 func newCluster(t *testing.T, shards int, ids ...string) *cluster {
@@ -109,13 +115,28 @@ func (c *cluster) start(id string) *node {
 	n.listener = bufconn.Listen(1 << 20)
 	n.server = grpc.NewServer(grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{
 		MinTime: 10 * time.Second, PermitWithoutStream: true, // as the real one
-	}))
+	}), grpc.UnaryInterceptor(n.thaw))
+	healthv1.RegisterHealthServer(n.server, health.NewServer())
 	carillonv1.RegisterTimersServer(n.server, n)
 	carillonv1.RegisterDeliveriesServer(n.server, n)
 	carillonv1.RegisterClusterServer(n.server, n)
 	server, listener := n.server, n.listener
 	go server.Serve(listener)
 	return n
+}
+
+// thaw holds calls while the node is frozen, also those that ask whether it is there, and batches as long as it is slow.
+func (n *node) thaw(ctx context.Context, request any, call *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+	if strings.HasSuffix(call.FullMethod, "Batch") {
+		time.Sleep(time.Duration(n.slow.Load()))
+	}
+	for n.frozen.Load() && ctx.Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	return handle(ctx, request)
 }
 
 // kill takes a node away: its connections break.

@@ -140,6 +140,17 @@ func (l *lane) takeLocked() []*attempt {
 	return batch
 }
 
+// turnAway ends what waits with the error, so that it goes elsewhere: the node did not answer the batch before.
+func (l *lane) turnAway(err error) {
+	l.mu.Lock()
+	var all []*attempt
+	for len(l.queue) > 0 {
+		all = append(all, l.takeLocked()...)
+	}
+	l.mu.Unlock()
+	failAll(all, err)
+}
+
 // throttle makes the lane gentler while the node is overloaded, and restores it afterwards.
 func (l *lane) throttle(overloaded bool) {
 	l.mu.Lock()

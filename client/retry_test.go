@@ -366,3 +366,60 @@ func TestLeaderDies(t *testing.T) {
 		}
 	})
 }
+
+// A node is frozen: its connections stand and it answers nothing. Others lead soon after, and no call waits for AttemptTimeout, neither those
+// that it was asked nor those that wait behind them. Each timer is there once.
+func TestFrozenNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, "n1", "n2", "n3")
+		cl := c.client(t)
+		synctest.Wait()
+		c.hook(func(c *cluster) { c.item = onlyLeaders })
+		if _, err := cl.Schedule(t.Context(), client.Timer{ID: "a", Queue: "q"}); err != nil {
+			t.Fatal(err)
+		}
+		begin := time.Now()
+		c.nodes["n1"].frozen.Store(true)
+		time.AfterFunc(1200*time.Millisecond, func() { c.lead("n2") })
+		var calls sync.WaitGroup
+		for i, id := range ids("t", 20) {
+			time.Sleep(10 * time.Millisecond)
+			calls.Go(func() {
+				var err error
+				if i%4 == 3 {
+					_, err = cl.Get(t.Context(), "a")
+				} else {
+					_, err = cl.Schedule(t.Context(), client.Timer{ID: id, Queue: "q"})
+				}
+				if took := time.Since(begin); err != nil || took > 2500*time.Millisecond {
+					t.Errorf("call %d: %v after %v", i, err, took)
+				}
+			})
+		}
+		calls.Wait()
+		c.nodes["n1"].frozen.Store(false)
+		time.Sleep(time.Second) // it ends what it was asked
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.timers) != 16 || c.applied != 16 {
+			t.Errorf("%d timers, applied %d times, want 16", len(c.timers), c.applied)
+		}
+	})
+}
+
+// A node that is slow and answers when it is asked whether it is there has all of AttemptTimeout.
+func TestSlowNodeIsWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, "n1", "n2", "n3")
+		cl := c.client(t)
+		synctest.Wait()
+		c.hook(func(c *cluster) { c.item = onlyLeaders })
+		c.nodes["n1"].slow.Store(int64(4500 * time.Millisecond))
+		if _, err := cl.Schedule(t.Context(), client.Timer{ID: "a", Queue: "q"}); err != nil {
+			t.Fatal(err)
+		}
+		if seen := c.took(); len(seen) != 1 {
+			t.Errorf("asked %d times", len(seen))
+		}
+	})
+}

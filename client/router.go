@@ -241,29 +241,34 @@ func (r *router) nodeLocked(id string) *endpoint {
 	return nil
 }
 
-// list returns all addresses, the connected ones first, else in random order.
+// list returns all addresses, the connected ones first and of those the ones that answer, else in random order.
 func (r *router) list() []*endpoint {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	now := r.now()
 	var all []*endpoint
 	for _, e := range r.endpoints {
 		all = append(all, e)
 	}
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
-	slices.SortStableFunc(all, func(a, b *endpoint) int { return rank(a) - rank(b) })
+	slices.SortStableFunc(all, func(a, b *endpoint) int { return rank(a, now) - rank(b, now) })
 	return all
 }
 
 // The order of list.
 const (
 	rankReady = iota
+	rankSuspect
 	rankConnecting
 	rankFailed
 )
 
-func rank(e *endpoint) int {
+func rank(e *endpoint, now time.Time) int {
 	switch e.conn.GetState() {
 	case connectivity.Ready:
+		if e.suspect(now) {
+			return rankSuspect
+		}
 		return rankReady
 	case connectivity.TransientFailure, connectivity.Shutdown:
 		return rankFailed
@@ -304,7 +309,7 @@ func (r *router) blame(e *endpoint) {
 func (r *router) awaitReady(ctx context.Context) {
 	for {
 		changed := r.wait()
-		if all := r.list(); rank(all[0]) != rankConnecting {
+		if all := r.list(); rank(all[0], r.now()) != rankConnecting {
 			return
 		}
 		select {
