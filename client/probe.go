@@ -4,7 +4,9 @@ import (
 	"context"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	healthv1 "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
 )
 
 const (
@@ -43,10 +45,10 @@ func (c *Client) bound(parent context.Context, e *endpoint) (attempt context.Con
 	}
 }
 
-// silent says that the node did not answer in time. Any answer will do.
+// silent says that the node did not answer in time. Any answer will do, but for one that its time was over.
 func (e *endpoint) silent(ctx context.Context) bool {
 	probe, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
 	_, err := healthv1.NewHealthClient(e.conn).Check(probe, &healthv1.HealthCheckRequest{})
-	return err != nil && probe.Err() != nil && ctx.Err() == nil
+	return status.Code(err) == codes.DeadlineExceeded && ctx.Err() == nil
 }
