@@ -367,14 +367,21 @@ func TestLeaderDies(t *testing.T) {
 	})
 }
 
+// ledCluster has one shard, led by n1 of three nodes that all are connected, and takes writes at its leader alone.
+func ledCluster(t *testing.T) (*cluster, *client.Client) {
+	t.Helper()
+	c := newCluster(t, 1, "n1", "n2", "n3")
+	cl := c.client(t)
+	synctest.Wait()
+	c.hook(func(c *cluster) { c.item = onlyLeaders })
+	return c, cl
+}
+
 // A node is frozen: its connections stand and it answers nothing. Others lead soon after, and no call waits for AttemptTimeout, neither those
 // that it was asked nor those that wait behind them. Each timer is there once.
 func TestFrozenNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 1, "n1", "n2", "n3")
-		cl := c.client(t)
-		synctest.Wait()
-		c.hook(func(c *cluster) { c.item = onlyLeaders })
+		c, cl := ledCluster(t)
 		if _, err := cl.Schedule(t.Context(), client.Timer{ID: "a", Queue: "q"}); err != nil {
 			t.Fatal(err)
 		}
@@ -410,10 +417,7 @@ func TestFrozenNode(t *testing.T) {
 // A node that is slow and answers when it is asked whether it is there has all of AttemptTimeout.
 func TestSlowNodeIsWaitedFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newCluster(t, 1, "n1", "n2", "n3")
-		cl := c.client(t)
-		synctest.Wait()
-		c.hook(func(c *cluster) { c.item = onlyLeaders })
+		c, cl := ledCluster(t)
 		c.nodes["n1"].slow.Store(int64(4500 * time.Millisecond))
 		if _, err := cl.Schedule(t.Context(), client.Timer{ID: "a", Queue: "q"}); err != nil {
 			t.Fatal(err)

@@ -154,14 +154,14 @@ func (r *resettler) send(ctx context.Context, batch []*settlement) []*settlement
 	if e == nil {
 		return batch
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.c.cfg.AttemptTimeout)
-	defer cancel()
+	ctx, end := r.c.bound(ctx, e)
 	if len(acks.Tokens) > 0 {
 		r.took(e, byToken)(e.deliveries.Ack(ctx, acks))
 	}
 	if len(nacks.Nacks) > 0 {
 		r.took(e, byToken)(e.deliveries.Nack(ctx, nacks))
 	}
+	_ = end(nil) // took has seen the errors
 	var left []*settlement
 	for _, s := range byToken {
 		left = append(left, s)

@@ -274,6 +274,14 @@ func TestBrokenStream(t *testing.T) {
 	})
 }
 
+// onlyUnary settles what comes by a call of its own, and fails what comes on a stream.
+func onlyUnary(_ string, unary bool) carillonv1.SettleOutcome {
+	if unary {
+		return carillonv1.SettleOutcome_SETTLE_OUTCOME_DONE
+	}
+	return carillonv1.SettleOutcome_SETTLE_OUTCOME_FAILED
+}
+
 // FAILED on a stream that lives is tried again through any node.
 func TestFailedSettlement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -281,12 +289,7 @@ func TestFailedSettlement(t *testing.T) {
 		j := work(t, c, func(context.Context, client.Delivery) error { return nil }, client.WorkOptions{})
 		n := c.nodes["n1"]
 		n.work.set(func(w *workState) {
-			w.settle = func(_ string, unary bool) carillonv1.SettleOutcome {
-				if unary {
-					return carillonv1.SettleOutcome_SETTLE_OUTCOME_DONE
-				}
-				return carillonv1.SettleOutcome_SETTLE_OUTCOME_FAILED
-			}
+			w.settle = onlyUnary
 		})
 		n.work.push(time.Minute, "a")
 		synctest.Wait()
@@ -295,6 +298,32 @@ func TestFailedSettlement(t *testing.T) {
 				t.Errorf("settled %v", w.unary)
 			}
 		})
+		j.end(t)
+	})
+}
+
+// The repetition of an answer does not wait for a node that is frozen, whichever node it goes to: another one gets it soon.
+func TestFrozenNodeGetsNoAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCluster(t, 1, "n1", "n2")
+		j := work(t, c, func(context.Context, client.Delivery) error { return nil }, client.WorkOptions{})
+		n := c.nodes["n1"]
+		n.work.set(func(w *workState) {
+			w.settle = onlyUnary
+		})
+		c.nodes["n2"].frozen.Store(true)
+		for range 12 { // the node is picked at random
+			n.work.push(time.Minute, "a")
+			time.Sleep(2500 * time.Millisecond)
+			n.work.get(func(w *workState) {
+				if len(w.unary) == 0 {
+					t.Error("not settled after 2.5 s")
+				}
+			})
+			n.work.set(func(w *workState) { w.unary = nil })
+			time.Sleep(5 * time.Second) // n2 is suspect no more
+		}
+		c.nodes["n2"].frozen.Store(false)
 		j.end(t)
 	})
 }

@@ -78,18 +78,24 @@ func TestErrorsAreSticky(t *testing.T) {
 	}
 }
 
-// A full disk shows when a segment is to be made: nothing is written then, the log stays whole, and goes on when there is
-// room again.
-func TestFullDisk(t *testing.T) {
-	t.Parallel()
-	fs := newMemFS()
-	var full atomic.Bool
+// fillUp returns what makes the disk full: no segment can be made on it then.
+func fillUp(fs *memFS) *atomic.Bool {
+	full := new(atomic.Bool)
 	fs.fault = func(op, name string) error {
 		if full.Load() && op == "create" && name == spareFile {
 			return syscall.ENOSPC
 		}
 		return nil
 	}
+	return full
+}
+
+// A full disk shows when a segment is to be made: nothing is written then, the log stays whole, and goes on when there is
+// room again.
+func TestFullDisk(t *testing.T) {
+	t.Parallel()
+	fs := newMemFS()
+	full := fillUp(fs)
 	o := Options{SegmentBytes: 8 << 10, QuietAfter: time.Hour, Logger: quietly, fs: fs}
 	r := startIn(t, "", o)
 	full.Store(true)
@@ -136,13 +142,7 @@ func TestFullDisk(t *testing.T) {
 func TestFullDiskLeavesNoGap(t *testing.T) {
 	t.Parallel()
 	fs := newMemFS()
-	var full atomic.Bool
-	fs.fault = func(op, name string) error {
-		if full.Load() && op == "create" && name == spareFile {
-			return syscall.ENOSPC
-		}
-		return nil
-	}
+	full := fillUp(fs)
 	r := startIn(t, "", Options{SegmentBytes: 8 << 10, QuietAfter: time.Hour, Logger: quietly, fs: fs})
 	if err := r.Group(0).StoreLog(entryOf(1, 1000)); err != nil {
 		t.Fatal(err)
